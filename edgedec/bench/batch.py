@@ -1,7 +1,7 @@
-"""What batching gains: the same texts one after another and many at a time, beside other engines, in turns.
+"""The gain of batching: the same texts one after another and many at a time, compared with other engines, in turns.
 
 Each contestant generates all texts at one size, then the next one does, and so on through the sizes; each repetition
-begins at another place of that order, so that a machine that slows down slows all of them alike. A speed is that of new
+begins at another place of that order, so that a slower machine affects all of them equally. A speed is that of new
 tokens over the whole of the time, reading the prompts included.
 """
 
@@ -69,8 +69,8 @@ class Contestant(Protocol):
 
 @dataclass
 class BatchMeasured:
-    """tokens/s by contestant and size, one a repetition; `differ`: how many texts differ from those of the first loop;
-    `skipped`: contestants that could not take part, and why."""
+    """tokens/s by contestant and size, one a repetition; `differ`: the number of texts that differ from those of the
+    first loop; `skipped`: contestants that could not run, with reasons."""
 
     speeds: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     differ: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -100,7 +100,8 @@ class BatchMeasured:
         return Spread.of([a / b for a, b in pairs])
 
     def report(self, ours: Sequence[str]) -> dict[str, Any]:
-        """Speeds by size, 0 for the loop; ours over the loop beside it, and over each peer at the same size."""
+        """Speeds by size, 0 for the loop; ratios of edgedec to the loop of the same repetition, and to each peer at the
+        same size."""
 
         def ratios(name: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
             return {str(size): asdict(self.ratio(name, size, other, size if base is None else base)) for size in sizes}
@@ -145,7 +146,7 @@ class Ours:
 
     def __init__(self, model: Model, speculate: str) -> None:
         self._model, self._speculate = model, speculate
-        model.session(context=1, speculate=speculate)  # what would be refused at the first turn is refused now
+        model.session(context=1, speculate=speculate)  # invalid options fail here, not at the first turn
 
     def run(self, work: BatchWork, size: int) -> Took:
         began = perf_counter()
@@ -160,7 +161,7 @@ class Ours:
         return ["".join(piece.text for piece in session.stream(ids, config)) for ids in work.prompts]
 
     def _together(self, work: BatchWork, size: int) -> list[str]:
-        """As `edgedec batch` makes them."""
+        """The texts as `edgedec batch` generates them."""
         runner = BatchRunner(RequestParser(self._model, Defaults()), lambda: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
         while waiting or runner.running:

@@ -33,8 +33,8 @@ _BLOCK = 256
 
 
 class LlamaServer:
-    """`llama-server` with as many slots as texts at a time, and a client for each; started anew for every turn, so that
-    none waits in memory while others are measured. Starting is not counted."""
+    """`llama-server` with as many slots as texts at a time, and a client for each; restarted for every turn, so that it
+    takes no memory while others are measured. Starting is not counted."""
 
     name = "llama.cpp's server"
 
@@ -57,7 +57,8 @@ class LlamaServer:
         each = -(-(work.longest + 1) // _BLOCK) * _BLOCK
         options = ["-np", size, "-cb", "-c", size * each, "-t", self._threads, "-tb", self._threads]
         command = [self._binary, "-m", self._gguf, "--host", "127.0.0.1", "--port", port, *options]
-        # Prompts that are all different need no memory of earlier ones. By the environment: older servers have no flag.
+        # All prompts differ, so no prompt cache is needed. Set by the environment, as older servers have no flag for
+        # it.
         env = {**os.environ, "LLAMA_ARG_CACHE_RAM": "0"}
         quiet = subprocess.DEVNULL
         process = subprocess.Popen(list(map(str, command)), stdin=quiet, stdout=quiet, stderr=quiet, env=env)

@@ -1,6 +1,6 @@
-"""What cache policies cost after long prompts: reading time, step time, memory, each beside the whole cache.
+"""The cost of cache policies after long prompts: reading time, step time, memory, each compared with the whole cache.
 
-Prompts are random tokens: what is measured does not depend on what they say. Each policy reads the prompt by itself,
+Prompts are random tokens: the measured times do not depend on their content. Each policy reads the prompt by itself,
 the whole cache first in every round; then all take turns, a generated token each, for one interval between decisions
 (`STEPS`), so that what a decision costs is in the mean. With `steps_only` all but the end of a prompt is filled in
 (`cache_filled`), reading is not measured, and all contexts take turns.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 STEPS = 64
-# Of a prompt that is filled in, so much is read: what policies look at.
+# The tokens of a filled-in prompt that are really read: the part whose attention policies record.
 _END = 160
 _PROBE = 1024
 
@@ -108,7 +108,7 @@ class CostBench:
                 f"{model.spec.context_length}; take less, or --as a geometry"
             )
         for words in self.policies:
-            model.session(context=1, cache=words)  # what would be refused is refused now
+            model.session(context=1, cache=words)  # invalid options fail here
 
     def measure(self, rounds: int, progress: Progress, expect: Callable[[float], None]) -> CostResult:
         result = CostResult({})

@@ -1,8 +1,9 @@
-"""Long caches that were not read: what a short text left, over and over. For the time of steps, not for what they say.
+"""Long caches without reading: the cache of a short text, repeated. For the time of steps, not for their output.
 
-Reading 32,768 tokens takes minutes where a step takes a tenth of a second, and a step's time does not depend on what
-keys and values say. This knows how the native engine saves a cache (`kernels/cpu/cache.cpp`, `attention_state.cpp`):
-a header, then of each block the number of slots, whether they are named, and rows [keys and values, kv heads, slots].
+Reading 32,768 tokens takes minutes where a step takes a tenth of a second, and a step's time does not depend on the
+values of keys and values. This depends on the native engine's format of saved caches (`kernels/cpu/cache.cpp`,
+`attention_state.cpp`): a header, then of each block the number of slots, whether they are named, and rows [keys and
+values, kv heads, slots].
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from edgedec.errors import EdgedecError
 if TYPE_CHECKING:
     from edgedec.model import Model
 
-# What a cache of ours is called by llama.cpp.
+# llama.cpp's names of edgedec's cache formats.
 FORMATS = {"f32": "f32", "f16": "f16", "int8": "q8_0", "int4": "q4_0"}
 
 # Seconds to read so many tokens, and of a step after them.

@@ -1,4 +1,4 @@
-"""What cache policies lose: tasks whose answers are known, at several budgets, beside the whole cache.
+"""The loss of cache policies: tasks with known answers, at several budgets, compared with the whole cache.
 
 story    perplexity of the last part of a long story, given what came before
 copy     a story is to be said again, word for word: the share of its tokens that were
@@ -117,7 +117,7 @@ def worded(name: str, budget: float) -> str:
 
 
 def alike(said: Sequence[int], wanted: Sequence[int]) -> float:
-    """The share of the wanted tokens that were said, in their order."""
+    """The share of the wanted tokens that were generated, in their order."""
     blocks = SequenceMatcher(None, said, wanted, autojunk=False).get_matching_blocks()
     return sum(block.size for block in blocks) / max(len(wanted), 1)
 
@@ -132,7 +132,7 @@ def right(said: Sequence[int], wanted: Sequence[int]) -> float:
 
 
 class Stories:
-    """Long texts for a model: parts of a text that is given, or what the model itself tells."""
+    """Long texts for a model: parts of a given text, or texts that the model generates."""
 
     def __init__(self, model: Model, text: str, room: int) -> None:
         self.model, self.room = model, room

@@ -26,7 +26,7 @@ class Ceilings:
             self.reason = f"no native library to probe with: {error}"
 
     def probe(self) -> None:
-        """Measure both once more. A probe that cannot run returns 0."""
+        """Measure both limits once more. A probe that cannot run returns 0."""
         if self.reason is None:
             self.read_gb_s = max(self.read_gb_s or 0.0, self._cpu.probe_read(self._size, self._threads)) or None
             self.int8_gmac_s = max(self.int8_gmac_s or 0.0, self._cpu.probe_int8(self._threads)) or None

@@ -1,7 +1,7 @@
-"""What steps of a GPU engine cost: seconds by rows and context, launches, and shares of what the GPU can do.
+"""The cost of a GPU engine's steps: seconds by rows and context, launches, and shares of the GPU's limits.
 
-Time is the GPU's own where the device can tell it (events around a step's launches, run again), else the clock's. A
-step of n rows is n texts of one row each, or one text of n rows, as verification has them.
+Time is the GPU's own if the device supports it (events around a step's launches, run again), else wall time. A step of
+n rows is n texts of one row each, or one text of n rows, as verification has them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class DeviceCosts:
 
 
 def rates(device: str, memory: float = 0.0) -> tuple[float, float]:
-    """Bytes a second of memory and int8 operations a second; zeros where they are not known. memory: what the driver
-    says of it, 0 if it says nothing.
+    """Bytes a second of memory and int8 operations a second; zeros where they are not known. memory: the driver's
+    figure, 0 if it has none.
 
     >>> rates("NVIDIA L4"), rates("NVIDIA L40S", 8.64e11)
     ((300000000000.0, 242000000000000.0), (864000000000.0, 0.0))

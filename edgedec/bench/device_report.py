@@ -106,7 +106,7 @@ def story(engine: str, kv: str) -> str:
 
 
 def rows_agree(runtime: Runtime, n: int = 64) -> bool:
-    """Are n rows at once, which tensor cores multiply, the bytes of rows one by one?"""
+    """Whether n rows at once, on the tensor cores, give the same bytes as rows one by one."""
     ids = np.arange(n) * 7 % runtime.spec.vocab_size
     together = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(n))
     cache, apart = runtime.new_cache(n), []
@@ -127,7 +127,7 @@ def kept(engine: str, policy: str, tokens: int) -> str:
 
 
 def correctness(engine: str, formats: Sequence[str], policies: Mapping[str, int]) -> dict[str, Any]:
-    """What of the engine's bytes is as it should be. policies: cache policies, each with the tokens of a text."""
+    """The checks of the engine's output bytes. policies: cache policies, each with the tokens of a text."""
     found: dict[str, Any] = {}
     for kv in formats:
         found[f"story {kv}"] = story(engine, kv)
@@ -140,7 +140,7 @@ def correctness(engine: str, formats: Sequence[str], policies: Mapping[str, int]
 
 
 def _as_native(found: str, native: Callable[[], str]) -> bool | str:
-    """Is a hash the native engine's? Where that is not compiled, why that is not known."""
+    """Whether a hash equals the native engine's; the reason if that is not compiled."""
     try:
         return found == native()
     except EdgedecError as error:
@@ -151,7 +151,7 @@ def _as_native(found: str, native: Callable[[], str]) -> bool | str:
 
 
 def goals(steps: Sequence[StepCost]) -> dict[str, dict[str, float]]:
-    """The goal table: of each goal what was aimed at and what was found."""
+    """The goal table: the target and the measured value of each goal."""
     texts = {step.rows: step for step in steps if step.what == "texts"}
     prefill = next((step for step in steps if step.what == "prefill"), None)
     found: dict[str, float] = {}
@@ -180,7 +180,7 @@ def kernels(engine: str, small: bool) -> dict[str, str]:
 
 
 def is_well(found: Mapping[str, Any]) -> bool:
-    """Did no part of a report fail, and is no byte wrong?"""
+    """Whether no part of a report failed, and no byte is wrong."""
     return not found["failed"] and not found["wrong kernels"] and False not in found["correctness"].values()
 
 
@@ -209,7 +209,7 @@ def report(engine: str, small: bool, say: Callable[[str], None]) -> dict[str, An
 
 
 def costs(engine: str, small: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """What steps of the model of random weights take."""
+    """The times of steps of the model of random weights."""
     start = time.perf_counter()
     spec = llama_1b()
     if small:

@@ -1,10 +1,10 @@
-"""Is drafting ever slower than not drafting? A drafter whose guesses are right as often as a dial says, in batches.
+"""Drafting against no drafting, in batches, with a drafter whose acceptance rate is set by a dial.
 
-It knows each text from a plain run, and guesses each next token rightly with the chance of the dial. How many of its
-guesses run is decided as always; beside it the same texts are made without drafts and with every fixed length, by
-turns of some tokens each, so that what else the machine does slows all of them. The clock runs from the first token
-of the last text until so many tokens were made in all, so that no text's end is measured. It claims nothing about its
-guesses: what they are worth has to be found out.
+The drafter has each text from a plain run, and guesses each next token rightly with the dial's probability. The
+governor decides as usual how many guesses run; the same texts are generated without drafts and with every fixed length,
+in turns of some tokens each, so that other load on the machine affects all of them equally. The clock runs from the
+first token of the last text until so many tokens were made in all, so that no text's end is measured. The drafter gives
+no probabilities, so the governor has to measure the acceptance.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 OFF, GOVERNED = "off", "governed"
-# A text goes on for so many times what is measured of it, as one may be ahead of the others.
+# The length of a text, in multiples of the measured part, as one text may be ahead of the others.
 _AHEAD = 3
 _LONGEST, _CLAIM = 16, 0.5
 # The tokens of a text in one turn.
@@ -42,8 +42,8 @@ _TURN = 2
 
 
 class Dial(BaseDrafter):
-    """Guesses the tokens of `text`, each rightly with the chance `right` if the one before was. Which ones the seed
-    settles, so that contestants differ in how much they guess and not in luck."""
+    """Guesses the tokens of `text`, each rightly with the chance `right` if the one before was. The seed determines
+    which guesses are right, so that contestants differ only in the number of guesses."""
 
     def __init__(self, text: Sequence[int], right: float, seed: int, vocab: int) -> None:
         self._text, self._vocab = list(text), vocab
@@ -106,7 +106,7 @@ class DialBench:
                 f"texts of {self.length} tokens do not fit the context of {model.spec.context_length}: ask for fewer"
             )
         self.texts: list[list[int]] = []
-        # What the rounds of a contestant share, as the requests to a server do.
+        # Tables that a contestant's rounds share, like the requests to a server.
         self._tables: dict[tuple[float, int, str], Tables] = {}
 
     def measure(
@@ -122,7 +122,7 @@ class DialBench:
         began = perf_counter()
         self.texts = self._plain()
         cells = [Cell(right, n) for n in sequences for right in rights]
-        for n in sequences:  # what calls of so many rows cost is learned before anything is measured
+        for n in sequences:  # learn the costs of calls before measuring
             self._speeds(0.7, n, [GOVERNED], 0)
         self._expect(expect, perf_counter() - began, cells, lengths, rounds)
         names = {n: list(self._contestants(n, lengths)) for n in sequences}
@@ -209,20 +209,20 @@ class Race:
             pass
 
     def begin(self) -> None:
-        """Until all texts have their first token; what was made by then is not counted."""
+        """Run until all texts have their first token; earlier tokens are not counted."""
         while self._begun < len(self.contexts) and self._batch.step():
             pass
         self.made = 0
 
     def run(self, until: int) -> None:
-        """Until so many tokens were made."""
+        """Run until this number of tokens is generated."""
         began = perf_counter()
         while self.made < until and self._batch.step():
             pass
         self.seconds += perf_counter() - began
 
     def end(self, name: str) -> None:
-        """Every text is what it is without drafts."""
+        """Check that every text equals the text without drafts."""
         for job in list(self._batch.jobs):
             self._batch.cancel(job)
         for context, text in zip(self.contexts, self._bench.texts, strict=False):

@@ -1,4 +1,4 @@
-"""What `worker.py` measures: our engines through the public API, and other people's on the same weights."""
+"""The engines that `worker.py` measures: edgedec's through the public API, and others on the same weights."""
 
 from __future__ import annotations
 

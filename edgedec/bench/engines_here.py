@@ -12,7 +12,7 @@ from edgedec.targets import all_targets
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
 
-# It is written to be read, and takes minutes where others take seconds.
+# It is a readable reference, and takes minutes where others take seconds.
 _ORACLE = "reference"
 
 

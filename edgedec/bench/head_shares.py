@@ -14,7 +14,7 @@ from edgedec.runtime import PAGE, Call, Outputs, Rows, forward_one
 if TYPE_CHECKING:
     from edgedec.model import Model
 
-# With fewer pages there is nothing to choose from.
+# The least number of pages for a choice.
 _LEAST = 4 * PAGE
 _WINDOW = 32
 

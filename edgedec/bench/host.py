@@ -1,4 +1,4 @@
-"""What this machine is: CPU, memory, versions, extras. Nothing heavy is imported to find out."""
+"""Facts of this machine: CPU, memory, versions, extras, without heavy imports."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _X86 = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
 _ARM = ("asimd", "asimddp", "i8mm", "sve", "sme")
 _NAMES = {"asimd": "neon", "asimddp": "dotprod"}
 _BASE = ("numpy", "onnxruntime", "tokenizers", "jinja2", "typer", "rich")
-# Extras for those who work on edgedec.
+# Extras for development of edgedec.
 _OURS = ("test", "dev", "docs")
 _SECRET = ("KEY", "TOKEN")
 
 
 def cpu_model() -> str:
-    """The name that Linux knows, else the platform's."""
+    """The name in Linux's /proc/cpuinfo, else the platform's."""
     found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine() or "unknown"
 

@@ -1,6 +1,6 @@
-"""Long caches of llama.cpp that were not read: what a short text left, over and over. For the time of steps.
+"""Long caches of llama.cpp without reading: the cache of a short text, repeated. For the time of steps.
 
-It knows how llama.cpp saves the state of one sequence (llama-context.cpp, llama-kv-cache.cpp): two words; the numbers
+It depends on llama.cpp's format of a sequence's state (llama-context.cpp, llama-kv-cache.cpp): two words; the numbers
 of streams and of cells; of each cell its position and its sequences; whether values are transposed, and the number of
 layers; then the keys of each layer (a type, the bytes of a row, rows), and the values.
 """

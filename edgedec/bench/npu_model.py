@@ -50,8 +50,8 @@ PUBLISHED = {"SM8750": Published(12.9262, 0.159383), "SC8380XP": Published(10.03
 
 
 def expected_seconds(bundle: Bundle, soc: str, rows: int, past: int, kv: str = "f16") -> float:
-    """Seconds of the blocks on `rows` rows after `past` slots, as the model says; without the head, which runs on the
-    CPU. UsageError for a SoC of which nothing was published."""
+    """The modelled seconds of the blocks on `rows` rows after `past` slots; without the head, which runs on the CPU.
+    UsageError for a SoC without published figures."""
     if soc not in PUBLISHED:
         raise UsageError(f"no published figures of {soc}; there are: {', '.join(PUBLISHED)}")
     known = PUBLISHED[soc]

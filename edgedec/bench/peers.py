@@ -1,4 +1,4 @@
-"""Engines beside each other on the same weights, in turns; one that cannot take part is left out with the reason.
+"""Comparison of engines on the same weights, in turns; an engine that cannot run is left out with the reason.
 
 Two rounds of turns: first each reads a prompt and generates, then each makes calls of k rows. ONNX Runtime
 opens other graphs for the second, so that neither its speed nor its memory in the first pays for it.
@@ -72,7 +72,7 @@ class Standing:
         return Spread.of([tokens / s for s in self.seconds[part]])
 
     def faster_than(self, other: Standing) -> dict[str, Spread]:
-        """Our speed over another's: repetitions beside each other, one quotient a pair."""
+        """The ratio of edgedec's speed to another's, one quotient per pair of repetitions."""
         common = [part for part in self.seconds if part in other.seconds]
         pairs = ((part, zip(self.seconds[part], other.seconds[part], strict=True)) for part in common)
         return {part: Spread.of([b / a for a, b in pair]) for part, pair in pairs}

@@ -1,4 +1,4 @@
-"""What every report of a measurement begins with: the host, the versions, the model."""
+"""The head of every report: the host, the versions, the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 
 
 def describe_opened(model: Model, threads: int) -> dict[str, Any]:
-    """The same, with what computes."""
+    """The description of an opened model, with its engine and device."""
     return {
         **describe(model.bundle),
         "engine": model.runtime.name,

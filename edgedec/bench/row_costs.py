@@ -1,8 +1,8 @@
-"""What a call of k rows costs: the number that decides whether drafting pays.
+"""The cost of a call of k rows, which decides whether drafting pays.
 
 A call takes k new tokens after a cached prefix through embedding, all blocks and the head, with the logits
-of all k rows. Reading the weights costs the same whatever k is; arithmetic grows with k. Calls of different
-k are measured in turns (1 2 4 8, 1 2 4 8, …), so that a machine that slows down slows all of them.
+of all k rows. Reading the weights costs the same whatever k is; arithmetic grows with k. Calls of different k are
+measured in turns (1 2 4 8, 1 2 4 8, …), so that a slower machine affects all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgedec.spec.macs import row_macs
 
 @dataclass(frozen=True)
 class Work:
-    """What a call must do at least: `weight_bytes` to read, once, and `macs` multiply-adds for each row.
+    """The least work of a call: `weight_bytes` to read, once, and `macs` multiply-adds for each row.
 
     Matrices only; the cache of a short prefix is nothing beside them.
     """
@@ -97,6 +97,6 @@ def check_rows(spec: ModelSpec, counts: Sequence[int], context: int) -> None:
 
 
 def prompt_ids(vocab: int, n: int) -> list[int]:
-    """The same random tokens for everyone."""
+    """The same random tokens for all engines."""
     ids: list[int] = np.random.default_rng(0).integers(0, vocab, n).tolist()
     return ids

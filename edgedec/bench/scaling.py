@@ -1,4 +1,4 @@
-"""The scaling law of drafters (Scaling Laws for Speculative Decoding, S43), fitted to those at hand.
+"""The scaling law of drafters (Scaling Laws for Speculative Decoding), fitted to the available ones.
 
 Acceptance grows with the logarithm of a drafter's size; what a step costs grows with the size itself. So there is a
 best size, and for each size a best length:
@@ -35,8 +35,8 @@ _CONTEXT, _TIMES, _LENGTH = 64, 9, 4
 
 @dataclass(frozen=True)
 class Point:
-    """A drafter: the weights that a step of it goes through, how often its token is accepted if the one before was,
-    and what a step costs as a part of a call of the target."""
+    """A drafter: the weights of one of its steps, the acceptance rate of its tokens, and the cost of a step as a part
+    of a call of the target."""
 
     name: str
     parameters: int
@@ -107,7 +107,7 @@ def best_size(law: Law, sizes: tuple[float, float], cost: Callable[[int], float]
 
 
 def row_costs(runtime: Runtime) -> Callable[[int], float]:
-    """What a call of so many rows costs, a call of one row being 1."""
+    """The cost of a call by rows, in calls of one row."""
     counts = [1, 2, 4, 8, LONGEST + 1]
     seconds = [call_seconds(runtime, rows=rows) for rows in counts]
     return lambda rows: max(float(np.interp(rows, counts, seconds)) / seconds[0], 1.0)

@@ -1,9 +1,9 @@
-"""What speculative decoding gains: plain decoding and every drafter on the same prompts, in turns, on one model.
+"""The gain of speculative decoding: plain decoding and every drafter on the same prompts, in turns, on one model.
 
-For each prompt everyone decodes once, one after another (plain A B, B A plain, …), so that a machine that slows
-down slows all of them. A repetition begins with new sessions, which go through all of its prompts: what is learned
-on one prompt serves the next, as in use, and no drafter meets a prompt whose answer it has seen. Counted are the
-tokens after the first call, which reads the prompt; a ratio is that of the seconds a token took.
+For each prompt all contestants decode once, one after another (plain A B, B A plain, …), so that a slower machine
+affects all of them. A repetition begins with new sessions, which go through all of its prompts: drafters keep what they
+learned from prompt to prompt, as in use, but never see a prompt twice. Counted are the tokens after the first call,
+which reads the prompt; a ratio is that of the seconds a token took.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Bench:
 
     def _round(self, found: dict[str, list[Run]], progress: Callable[[int], None]) -> None:
         sessions = [(name, self._session(name)) for name in found]
-        gc.collect()  # else what earlier sessions left is collected during some text
+        gc.collect()  # otherwise garbage of earlier sessions would be collected during a measured text
         for at, task in enumerate(self.tasks):
             for i, (name, session) in enumerate(sessions if at % 2 == 0 else sessions[::-1], 1):
                 found[name].append(self._run(session, task, self.tokens))
@@ -238,7 +238,7 @@ def _encode(model: Model, messages: Sequence[Mapping[str, object]]) -> list[int]
 
 
 def _depth(parents: Sequence[int]) -> int:
-    """Of a tree whose parents stand before their children: [-1, 0, 0, 1] -> 3."""
+    """The depth of a tree whose parents come before their children: [-1, 0, 0, 1] -> 3."""
     depths: list[int] = []
     for parent in parents:
         depths.append(1 if parent < 0 else depths[parent] + 1)

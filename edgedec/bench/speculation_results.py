@@ -14,7 +14,7 @@ from edgedec.bench.speculation import PLAIN, Measured, Run, Runs, Task
 from edgedec.errors import UsageError
 
 _RESAMPLES = 2000
-# Prompts whose answers say again what is there; `random` goes round in a loop.
+# Categories whose answers copy the prompt; `random` repeats in a loop.
 COPIES = ("edit", "quotes", "code", "random")
 
 
@@ -114,7 +114,7 @@ def _all(runs: Runs, tasks: Sequence[int]) -> list[Run]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Between what the mean lies in 95 of 100 resamplings (bootstrap)."""
+    """The 95% bootstrap interval of the mean."""
     found = np.asarray(values)
     means = np.random.default_rng(0).choice(found, (_RESAMPLES, len(found))).mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))

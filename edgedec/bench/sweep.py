@@ -1,7 +1,7 @@
-"""Every exit with every length, beside what DEL chooses (S12): which fixed pair is best, and how near the choice is.
+"""Every exit with every length, compared with DEL's choice: the best fixed pair, and the distance of the choice.
 
-A fixed pair drafts a chain of `gamma` tokens at each call, whatever they are likely to bring; the choice is told no
-pair. Both draft chains, or both trees of `width` tokens a level.
+A fixed pair drafts a chain of `gamma` tokens at each call, regardless of their chances; DEL chooses both by itself.
+Both draft chains, or both trees of `width` tokens a level.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ExitSweep:
     width: int = 1
 
     def check(self, n_layers: int) -> None:
-        """Refuse exits that the model does not have."""
+        """UsageError for exits that the model does not have."""
         for layer in self.exits:
             if not 1 <= layer < n_layers:
                 raise UsageError(f"--exits {layer}: the model has {n_layers} layers; leave it before the last")

@@ -1,7 +1,7 @@
 """Tokens per second, load time and memory, each configuration in a process of its own.
 
-Processes stay alive and take turns (A B A B …), so that a machine that slows down slows all of them;
-the first repetition of each warms up and is dropped. `worker.py` is what runs in them.
+Processes stay alive and take turns (A B A B …), so that a slower machine affects all of them; the first repetition of
+each warms up and is dropped. `worker.py` is what runs in them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WORKER = "edgedec.bench.worker"
 class Config:
     """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores.
 
-    gguf: the same weights in a file for llama.cpp. trust_code: run compiled code of the bundle. device: what computes,
-    "" for what the engine prefers.
+    gguf: the same weights in a file for llama.cpp. trust_code: run compiled code of the bundle. device: "" for the
+    engine's default.
     """
 
     engine: str
@@ -106,8 +106,8 @@ def bench(
     progress: Callable[[int, int], None] = lambda done, total: None,
     refused: Callable[[Config, str], None] | None = None,
 ) -> tuple[list[TimingResult], list[Ratio]]:
-    """Run `repetitions` of every configuration by turns, after one to warm up. refused: told of each that does not open
-    or fails in its first run, and why; the others are measured then. Without it that is an error."""
+    """Run `repetitions` of every configuration by turns, after one to warm up. refused: called with each one that does
+    not open or fails in its first run, and the reason; the others are measured. Without it that is an error."""
     if repetitions < 1:
         raise UsageError(f"repetitions {repetitions}: must be 1 or more")
     with ExitStack() as stack:

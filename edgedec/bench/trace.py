@@ -1,4 +1,4 @@
-"""A generation on record: each call as plain numbers and words, and the page that shows them.
+"""The record of a generation: each call as plain numbers and strings, and the page that shows them.
 
 The loop reports a `StepTrace` a call. It holds the result of the call (logits among it), so the tape takes the
 numbers out of it at once and drops it: a long generation costs memory for its draft trees only.
@@ -42,7 +42,7 @@ class CallRecord(TypedDict):
 
 
 def record(step: StepTrace, name: str = "draft") -> CallRecord:
-    """A step as plain numbers and words; `name`: of a drafter that left its drafts unnamed."""
+    """A step as plain numbers and strings; `name`: of a drafter whose drafts have no names."""
     draft, result = step.draft, step.step
     n = len(draft.tokens)
     claims: list[float | None] = [round(float(p), 4) if math.isfinite(p) else None for p in draft.p]
@@ -110,7 +110,7 @@ class Spelling:
         return self._known[token]
 
     def _spell(self, token: int) -> str:
-        """What it adds after the anchor; part of a character as the vocabulary spells it."""
+        """The text that a token adds after the anchor; for a part of a character, the vocabulary's spelling."""
         text = self._tokenizer.decode([self._anchor, token], special=True)
         whole = text.startswith(self._before) and len(text) > len(self._before) and "\ufffd" not in text
         if whole:

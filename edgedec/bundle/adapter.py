@@ -42,7 +42,7 @@ class LoraAdapter:
     matrices: Mapping[str, LowRank]
 
     def apply(self, name: str, x: Array, y: Array) -> Array:
-        """y [n, out] of the matrix `name` on x [n, in], with what the adapter adds to it."""
+        """y [n, out] of the matrix `name` on x [n, in], with the adapter's addition."""
         part = self.matrices.get(name)
         if part is None:
             return y

@@ -1,4 +1,4 @@
-"""What a folder is that is no bundle, and what to do with it."""
+"""Advice for a folder that is not a bundle: what it contains, and the command for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles in the cache folder: those that were made when a model was first asked for, and may be made again.
+"""Bundles in the cache folder: created at a model's first use, and deletable because they can be created again.
 
 CACHE/hub/ORG--NAME@REVISION/           of the Hugging Face Hub; ORG--NAME@REVISION.json beside it: its `Origin`
 CACHE/KIND/ANY-NAME/                    of other files
@@ -54,8 +54,7 @@ class HubName:
 
 @dataclass(frozen=True)
 class Origin:
-    """What the bundle of a Hub model was made from. weights: the format that was asked for, if one was; version: of the
-    bundle format."""
+    """The source of a Hub model's bundle. weights: the requested format, if any; version: of the bundle format."""
 
     id: str
     revision: str
@@ -75,7 +74,7 @@ class CachedBundle:
 
 
 def origin_of(name: HubName) -> Origin | None:
-    """What stands beside a bundle; None if there is no such bundle, or nothing that can be read."""
+    """The origin file of a bundle; None if the bundle or the file is missing or unreadable."""
     try:
         return from_json(Origin, json.loads(_note(name.folder).read_text("utf-8")), "origin")
     except (OSError, ValueError, BundleCorrupt):

@@ -1,4 +1,4 @@
-"""A coprocessor's file: what makes latent cache entries of a cache (Deliberation in Latent Space, K18).
+"""A coprocessor's file: the weights that compute latent cache entries (Deliberation in Latent Space).
 
 Trained embeddings of rows that read the cache (`soft` [n, hidden_size]), low-rank weights of the model that they go
 through, and a matrix (`out` [hidden_size, hidden_size]) that makes of their last states the rows that are cached.

@@ -50,7 +50,7 @@ class Bundle:
 
     @classmethod
     def _opened(cls, folder: Path, name: str) -> Bundle:
-        """What the manifest in this file of the folder describes."""
+        """The bundle described by this manifest file of the folder."""
         raw = _read_manifest(folder, name)
         manifest = _parse(raw, folder / name)
         _check_files(folder, manifest)
@@ -72,7 +72,7 @@ class Bundle:
 
     @property
     def origin(self) -> str:
-        """What names the model: the same before and after files are added, so that saved texts stay its own."""
+        """The model's identity: unchanged when files are added, so that saved sessions stay valid."""
         return self.manifest.origin or self.digest
 
     def file(self, name: str) -> Path:
@@ -156,7 +156,7 @@ def dequantize(
 
 
 def is_plain(name: str) -> bool:
-    """Is it a name that a file of a bundle may have?"""
+    """Whether a file of a bundle may have this name."""
     return _NAME.match(name) is not None
 
 
@@ -205,7 +205,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_references(manifest: Manifest, path: Path) -> None:
-    """Every name and offset in the manifest leads to something that is there."""
+    """Check that every name and offset in the manifest exists."""
     where = str(path)
     spec = manifest.spec.check()
     tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
@@ -231,7 +231,7 @@ def _check_references(manifest: Manifest, path: Path) -> None:
 
 
 def _check_heads(manifest: Manifest, where: str) -> None:
-    """Draft heads fit the model; what they hold is the business of who opens them."""
+    """Check that draft heads fit the model; their contents are checked when they are opened."""
     spec = manifest.spec
     for kind, head in manifest.heads.items():
         if not 1 <= head.depth <= 64:
@@ -243,7 +243,7 @@ def _check_heads(manifest: Manifest, where: str) -> None:
 
 
 def _check_drafts(manifest: Manifest, where: str) -> None:
-    """Drafts fit the model; what they hold is the business of who opens them."""
+    """Check that drafts fit the model; their contents are checked when they are opened."""
     for kind, draft in manifest.drafts.items():
         if not 1 <= draft.depth <= 64:
             raise BundleCorrupt(f"{where}: drafts.{kind}.depth: {draft.depth} is out of range")

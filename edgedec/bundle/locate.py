@@ -1,5 +1,5 @@
-"""The bundle folder that a user means: a path, the name of the bundled model, or what becomes a bundle when it is first
-asked for: a GGUF file, a name on the Hugging Face Hub."""
+"""The bundle folder for a path or name: a folder, the name of the bundled model, or a source that is converted at first
+use: a GGUF file, a name on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _silent(what: str, folder: Path) -> AbstractContextManager[Progress]:
     return nullcontext(lambda stage, done, total: None)
 
 
-# Told what is about to be done ("m.gguf is converted") and into which folder; gives what is told of the progress.
+# Called with a description of the work ("m.gguf is converted") and the folder; returns the progress callback.
 announce: ContextVar[Announce] = ContextVar("announce", default=_silent)
 
 
 def find(path_or_name: str | os.PathLike[str]) -> Path:
-    """The folder that a user means. A GGUF file is converted into the cache folder when it is first asked for, a packed
-    bundle is unpacked there, `hf:ORG/NAME` is downloaded and exported."""
+    """The folder for a path or name. At first use a GGUF file is converted into the cache folder, a packed bundle is
+    unpacked there, `hf:ORG/NAME` is downloaded and exported."""
     path = Path(path_or_name)
     # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
     if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
@@ -61,7 +61,7 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
 
 
 def is_gguf(path: Path) -> bool:
-    """By its name, or by what it begins with: other programs keep such files under names of their own."""
+    """Whether a file is GGUF, by its name or its magic bytes: other programs store such files under other names."""
     if path.suffix == GGUF:
         return True
     try:
@@ -72,7 +72,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def _instead_of(path: Path) -> str:
-    """What to do with a file that is no model by itself."""
+    """Advice for a file that is not a model by itself."""
     if path.name == MANIFEST:
         return f"name its folder: {path.parent}"
     if path.suffix == ".onnx":

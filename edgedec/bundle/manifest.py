@@ -1,6 +1,6 @@
-"""The manifest `edgedec.json`: what a bundle holds, as frozen dataclasses.
+"""The manifest `edgedec.json`: the contents of a bundle, as frozen dataclasses.
 
-`docs/bundle-format.md` is the specification; this file is the same thing for machines.
+`docs/bundle-format.md` is the specification; this file implements it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FORMAT = "edgedec-bundle"
 VERSION = 5
 OLDEST = 4  # without zero points, and still written where there are none
 MANIFEST = "edgedec.json"
-TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model said each token; may be missing
+TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
 LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]
@@ -139,8 +139,8 @@ class DraftFacts:
 @dataclass(frozen=True)
 class Artifact:
     """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest;
-    `facts`: what the runtime wants to know of them, read by itself. A runtime without an artifact needs none, or
-    cannot open the bundle."""
+    `facts`: data for the runtime, which reads it itself. A runtime without an artifact needs none, or cannot open the
+    bundle."""
 
     files: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class KVScales:
 
 @dataclass(frozen=True)
 class Text:
-    """How text becomes tokens and when generation ends. `sampling`: what the model's makers suggest."""
+    """Tokenization of text, and the end of generation. `sampling`: the model's default settings."""
 
     tokenizer: str | None
     bos: int | None = None

@@ -65,7 +65,7 @@ def pack(bundle: Bundle, path: Path, show: Progress = lambda stage, done, total:
 
 
 def is_packed(path: Path) -> bool:
-    """Is it a file that begins as packed bundles do?"""
+    """Whether a file begins with the magic of packed bundles."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -74,7 +74,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpacked(path: Path, show: Progress = lambda stage, done, total: None) -> Path:
-    """The folder in the cache that holds what is in a packed bundle; made when it is first asked for."""
+    """The cache folder with a packed bundle's files; unpacked at first use."""
     try:
         with path.open("rb") as file:
             index = _read_index(file, path)
@@ -87,8 +87,8 @@ def unpacked(path: Path, show: Progress = lambda stage, done, total: None) -> Pa
 
 
 def verify_packed(path: Path) -> None:
-    """Check every file in a packed bundle against its hash: BundleCorrupt names the first that differs. What is
-    unpacked of it already is another copy."""
+    """Check every file in a packed bundle against its hash: BundleCorrupt names the first that differs. An unpacked
+    copy is not checked."""
     with path.open("rb") as file:
         index = _read_index(file, path)
         folder = unpacked(path)
@@ -177,7 +177,7 @@ def _unpack(file: BinaryIO, path: Path, index: PackedIndex, folder: Path, show: 
                 said = str(wrong).removeprefix(f"{staging}{os.sep}").removeprefix(f"{staging}: ")
                 raise type(wrong)(f"{path}: {said}") from None
     except (UsageError, BundleError):
-        if not (folder / MANIFEST).is_file():  # somebody else was faster
+        if not (folder / MANIFEST).is_file():  # another process was faster
             raise
 
 

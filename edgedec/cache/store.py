@@ -75,7 +75,8 @@ def root(bundle: str, adapter: str, kind: str) -> str:
 def write_shared(
     folder: Path, spec: ModelSpec, above: str, kind: str, ids: Sequence[int], cache: Mapping[str, NDArray[Any]]
 ) -> tuple[SharedCache, Arrays]:
-    """Write the parts of a cache that are not there yet: what the session's file says of it, and its arrays."""
+    """Write the parts of a cache that do not exist yet; returns the cache's entry for the session's header, and the
+    arrays of its file."""
     parts = KVParts.split(spec, kind, cache)
     source = kv_code.sources(ids[: parts.length])
     names, whole = [], parts.length // CHUNK * CHUNK

@@ -1,4 +1,4 @@
-"""The group of verbs: finds them by file name, and turns what goes wrong into one line and an exit code."""
+"""The group of verbs: finds them by file name, and converts errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Verbs(TyperGroup):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Typer's `main`, with a usage error as one line instead of a box. SIGTERM ends it as an interrupt does, so
-        that what is half-written goes."""
+        that partial files are removed."""
         try:
             with _terminated_as_interrupted():
                 code = super().main(*args, **{**extra, "standalone_mode": False})
@@ -170,7 +170,7 @@ def run_app(argv: list[str]) -> int:
 
 @contextmanager
 def _converting(what: str, folder: Path) -> Iterator[Progress]:
-    """Says that a model is downloaded or converted, and draws how far it is."""
+    """Show that a model is downloaded or converted, with its progress."""
     from edgedec.cli._output import progress_bar
 
     complain("edgedec", f"{what}, this first time only, into {folder}")
@@ -184,7 +184,8 @@ def complain(name: str, message: str) -> None:
 
 
 def _misuse(error: Any) -> tuple[str, str]:
-    """Who was misused and how: ("edgedec run", "No such option: --foo (see edgedec run --help)")."""
+    """The command and the message of a usage error: ("edgedec run", "No such option: --foo (see edgedec run
+    --help)")."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
     message = error.format_message().rstrip(".").replace("Value error, ", "").removeprefix("Invalid value: ")
     return path, f"{message} (see {path} --help)"
@@ -204,6 +205,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _drop_stdout() -> None:
-    """Whoever read the output has left: make the flush at exit quiet too."""
+    """Silence the flush at exit after the reader of stdout has closed the pipe."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,7 +34,7 @@ class Chat:
         self.failed = False
 
     def take(self, line: str) -> bool:
-        """A command or a user turn; False at the end. An error is printed, and ends nothing."""
+        """Process a command or a user turn; False at the end. An error is printed, and the chat continues."""
         try:
             if line.startswith("/"):
                 return self._command(line[1:])
@@ -118,8 +118,8 @@ class Chat:
         return ids
 
     def _drop_turns(self, most: int, answered: int) -> list[int]:
-        """Drop the oldest whole turns until the rest has at most `most` tokens, and say so; the rest as tokens, which
-        the next call reads again. The turn in progress stays."""
+        """Drop the oldest whole turns until the rest has at most `most` tokens, with a message; returns the rest as
+        tokens, which the next call reads again. The turn in progress stays."""
         model, before = self.session.model, len(turns(self.messages)[1])
         n = latest_that_fit(self.messages, lambda m: len(model.chat_ids(m)) + answered, most)
         n = min(n, before - 1) if answered and before > 1 else n

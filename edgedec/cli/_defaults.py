@@ -21,7 +21,7 @@ from typing import Any
 from edgedec.errors import UsageError
 
 CONFIG = "EDGEDEC_CONFIG"
-# What belongs to one call alone.
+# Options without defaults, because they belong to a single call.
 _NEVER = {"help", "prompt", "file", "session", "source", "out", "output", "force", "in_place", "json_schema", "version"}
 
 
@@ -52,7 +52,7 @@ def defaults(verb: str, command: Any, verbs: Mapping[str, Callable[[], Any]]) ->
     """The defaults of a command's parameters, by parameter."""
     named, found = _names(command), dict[str, Any]()
     if verb == "doctor":
-        named.pop("device", None)  # there it names what is tested
+        named.pop("device", None)  # there the option names the device to test
     config = read_config()
     for key, value in config.items():
         if isinstance(value, dict):
@@ -93,5 +93,5 @@ def _plain(name: str) -> str:
 
 
 def _value(param: Any, value: Any) -> Any:
-    """As the parser takes it: a list where an option may be repeated."""
+    """The value in the parser's form: a list if the option may be repeated."""
     return value if not param.multiple or isinstance(value, list) else [value]

@@ -80,7 +80,7 @@ def _folder(work: Path | None) -> Iterator[Path]:
 
 
 def _written(model: edgedec.Model, data: list[Path], n: int, seed: int, room: Path, show: Progress) -> Path:
-    """A file of `n` texts that the model wrote from openings of the data; what is there already is used again."""
+    """A file of `n` texts that the model generated from openings of the data; existing texts are used again."""
     from edgedec.export.exits_data import documents
 
     weights = model.bundle.manifest.files[model.bundle.manifest.weights].sha256
@@ -108,7 +108,7 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
     for i in range(n):
         text = openings[i % len(openings)]
         length = int(rng.integers(_SHORTEST_OPENING, _LONGEST_OPENING))
-        # Of a text that serves several times, later places; in front of them what stands before every text.
+        # If a text is used several times, later places of it; each begins with the tokens before every text.
         at = 0 if i < len(openings) else int(rng.integers(0, max(1, len(text) - length)))
         begin = text[:1] if at and model.bundle.manifest.text.bos == text[0] else []
         opening = [*begin, *text[at : at + length]]

@@ -17,7 +17,7 @@ _TESTED = ("cuda", "opencl")
 
 
 def test_device(word: str) -> dict[str, Any]:
-    """What the cases found of a device; `problems` names each kernel whose bytes are wrong."""
+    """The results of the cases on a device; `problems` names each kernel whose bytes are wrong."""
     from edgedec.runtimes._selftest import check, opening
 
     device = _opened(word)
@@ -36,7 +36,7 @@ def test_device(word: str) -> dict[str, Any]:
 
 
 def survey(name: str) -> dict[str, Any]:
-    """What the engines at hand take for a model, measured now, and what `--device auto` makes of it."""
+    """The times of the available engines for a model, measured now, and the choice of `--device auto`."""
     from edgedec.bundle import Bundle
     from edgedec.bundle.locate import find
     from edgedec.runtime import RuntimeOptions
@@ -62,7 +62,7 @@ def survey(name: str) -> dict[str, Any]:
 
 
 def show_survey(report: dict[str, Any]) -> None:
-    """A table of engines by rows of a call, and who does what."""
+    """Print a table of engines by rows of a call, and the chosen engines."""
     measured = {device: facts for device, facts in report["engines"].items() if "rows" in facts}
     for device, facts in measured.items():
         calls = [

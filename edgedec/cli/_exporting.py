@@ -1,4 +1,4 @@
-"""What the verbs that write bundles share."""
+"""Shared by the verbs that write bundles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export_module(name: str, what: str, extra: str = "export") -> Any:
 
 
 def changeable(bundle: str) -> Path:
-    """The folder of a bundle that is to be changed; not of the one that all programs of this installation share."""
+    """The folder of a bundle that is to be changed; UsageError for the bundled model, which all programs share."""
     from edgedec.bundle.locate import NANO, find
 
     folder = find(bundle)

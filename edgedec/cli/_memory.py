@@ -1,4 +1,4 @@
-"""What a context of so many tokens takes of memory: `edgedec inspect --context`."""
+"""The memory use of a context: `edgedec inspect --context`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory_at(bundle: Bundle, tokens: int) -> dict[str, Any]:
 
 
 def show_memory(r: dict[str, Any]) -> None:
-    """The table of `memory_at`, and what stands in the way."""
+    """Print the table of `memory_at`, and whether the memory is sufficient."""
     free, weights = r["available_bytes"], r["weights_bytes"]
     rows = []
     for engine, costs in (("native", r["native"]), ("ort, reference", r["plain"])):

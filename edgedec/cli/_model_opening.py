@@ -1,4 +1,4 @@
-"""How models are opened to be served: one, or every bundle of a folder."""
+"""Opening of models for the server: one, or every bundle of a folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ModelOpening:
     device_cache: int = 0
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
-        """The only model, and limits that memory has room for: what would fail at the first request fails now."""
+        """The only model, and limits that fit the memory; errors of the first request are raised here."""
         from edgedec.server.pool import ModelSource, fitted
 
         opened = self._open(name)
@@ -47,7 +47,7 @@ class ModelOpening:
         return ModelSource.of(opened, adapters), fitted(limits, opened)
 
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
-        """Every bundle in a folder, and one more perhaps, opened when they are needed."""
+        """Every bundle in a folder, and optionally one more; opened on demand."""
         from edgedec.bundle.locate import find
 
         if not folder.is_dir():
@@ -72,7 +72,7 @@ class ModelOpening:
         return sources
 
     def _served(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource | None:
-        """One that cannot be opened is named and passed over: the others are served."""
+        """A model source; a model that cannot be opened is reported and skipped."""
         try:
             return self._source(path, lora, limits)
         except EdgedecError as error:
@@ -105,7 +105,7 @@ class ModelOpening:
         return model.adapter(file)
 
     def _try(self, model: edgedec.Model, context: int) -> None:
-        """Errors of a model that could not be used."""
+        """Raise the errors of a model that cannot be used."""
         session = model.session(context=context or None, speculate=self.speculate)
         _ = model.tokenizer
         longest: int | None = getattr(model.runtime, "longest", None)
@@ -117,8 +117,8 @@ class ModelOpening:
 
 
 def bundles(folder: Path) -> Iterator[Path]:
-    """The bundles in a folder, those in its packed files, and those of its GGUF files, which are converted now if they
-    never were; a file that cannot be is named and passed over."""
+    """The bundles in a folder, in its packed files, and of its GGUF files, which are converted now if necessary; a file
+    that cannot be converted is reported and skipped."""
     from edgedec.bundle.locate import GGUF, PACKED, find
     from edgedec.bundle.manifest import MANIFEST
 

@@ -1,4 +1,4 @@
-"""`edgedec serve` as a replica: it ends with the process that started it, whatever ended that.
+"""`edgedec serve` as a replica: it ends with the process that started it, even after a crash.
 
 python -m edgedec.cli._replica serve -m nano --port 0
 """
@@ -14,7 +14,7 @@ from edgedec.cli import main
 
 
 def _end_with_parent() -> None:
-    """Its end of our input is closed when the process that started us is gone."""
+    """End this process when its parent is gone, which closes the other end of its standard input."""
     while os.read(0, 1 << 10):  # not sys.stdin, whose lock a thread may not hold when Python ends
         pass
     os.kill(os.getpid(), signal.SIGTERM)

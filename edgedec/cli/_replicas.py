@@ -1,4 +1,4 @@
-"""`edgedec serve --replicas N`: which command each replica is, and the router in front of them."""
+"""`edgedec serve --replicas N`: the command of each replica, and their router."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.errors import UsageError
 if TYPE_CHECKING:
     from edgedec.server.replicas.processes import Replica
 
-# Options that are the router's own, or not the same for every replica.
+# Options of the router, or options that differ between replicas.
 _OWN = {"replicas", "host", "port", "api_key", "cors", "log_requests", "threads", "offload", "models_memory", "device"}
 # Devices of which a machine may have several; their engines have the same names.
 _COUNTED = ("cuda", "opencl")
@@ -23,9 +23,9 @@ _COUNTED = ("cuda", "opencl")
 
 @dataclass(frozen=True)
 class ReplicaCommand:
-    """words: options that all replicas share; `threads` and `memory` (bytes of loaded models, 0: not said): of each;
+    """words: options that all replicas share; `threads` and `memory` (bytes of loaded models, 0: not set): of each;
     offload: the folder in which each has one of its own, "" for none; device: of each, or of which each has one;
-    engine: it says that too where no device is named."""
+    engine: determines the device if none is named."""
 
     words: tuple[str, ...]
     threads: int
@@ -35,7 +35,8 @@ class ReplicaCommand:
     engine: str = "auto"
 
     def arguments(self, number: int) -> list[str]:
-        """Of one replica. The last of two options counts, so what the configuration file says does not."""
+        """The arguments of one replica. The last of two equal options counts, so these override the configuration
+        file."""
         own = ["--replicas", "1", "--host", "127.0.0.1", "--port", "0", "--threads", str(self.threads)]
         if self.memory:
             own += ["--models-memory", f"{self.memory / 2**30:.6f}"]
@@ -73,7 +74,7 @@ def _gpu(engine: str, number: int) -> int:
 
 
 def shared_words(context: typer.Context) -> tuple[str, ...]:
-    """The options of this command that were given and that all replicas take alike."""
+    """The given options of this command that are the same for all replicas."""
     words = list[str]()
     for parameter in context.command.params:
         if parameter.name in _OWN or parameter.name is None:
@@ -94,5 +95,5 @@ def _said(parameter: Any, value: Any) -> list[str]:
 
 
 def threads_of_each(threads: int, replicas: int) -> int:
-    """As many as were asked for, else an equal share of the cores."""
+    """The given number of threads, else an equal share of the cores."""
     return threads or max(1, (os.cpu_count() or 1) // replicas)

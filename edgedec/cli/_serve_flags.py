@@ -77,7 +77,7 @@ class ListenFlags:
 
 @dataclass(frozen=True)
 class RoomFlags:
-    """How many texts there is room for, and where."""
+    """The number of texts, and the room of their caches."""
 
     slots: Annotated[
         int, typer.Option("--slots", min=1, max=1024, help="Texts that are generated at the same time.")
@@ -124,7 +124,7 @@ class RoomFlags:
 
 @dataclass(frozen=True)
 class LimitFlags:
-    """What a request may take."""
+    """The limits of a request."""
 
     queue: Annotated[
         int, typer.Option("--queue", min=0, help="Requests that may wait for a slot; further ones get status 429.")
@@ -138,7 +138,7 @@ class LimitFlags:
 
 @dataclass(frozen=True)
 class AccessFlags:
-    """Who may use the server."""
+    """Access to the server."""
 
     api_key: Annotated[
         str | None,
@@ -158,7 +158,7 @@ class AccessFlags:
     ] = None
 
     def policy(self, host: str) -> AccessPolicy:
-        """Access on this address; says so if everyone has it."""
+        """The access policy of this address, with a warning if it is open."""
         from edgedec.server.access import AccessPolicy, is_local
 
         if self.api_key == "":
@@ -173,7 +173,7 @@ class AccessFlags:
 
 @dataclass(frozen=True)
 class EngineFlags:
-    """What runs the models."""
+    """The engine of the models."""
 
     threads: o.Threads = 0
     ctx_size: o.CtxSize = 0

@@ -49,7 +49,7 @@ class Generation:
 
 
 def _lossy(session: Session) -> dict[str, Any]:
-    """That layers are skipped, or what the cache keeps, where these make another text."""
+    """A note on skipped layers or a lossy cache policy; empty if the text is exact."""
     runtime = session.model.runtime
     skipped = {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
     kept = session.cache_report()
@@ -62,7 +62,7 @@ def rate(count: int, seconds: float) -> float | None:
 
 
 def stats_line(stats: dict[str, Any]) -> str:
-    """The statistics as one line for people."""
+    """The statistics as one line for display."""
     speeds = [f"{stats[f'{part}_tokens_per_s'] or 0:.1f} tokens/s {part}" for part in ("prefill", "decode")]
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
@@ -84,7 +84,7 @@ def _kept(cache: dict[str, Any]) -> str:
 
 
 def _drafting(stats: dict[str, Any]) -> str:
-    """A second line: what each drafter proposed, what the governor chose, and where the time went."""
+    """A second line: the proposals of each drafter, the choices of the governor, and the times."""
     report = stats["speculation"]
     if not report or not stats["decode_s"]:
         return ""

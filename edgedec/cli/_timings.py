@@ -1,4 +1,4 @@
-"""`--verbose`: what takes which time, on stderr."""
+"""`--verbose`: times of each part, on stderr."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class WorkerFlags:
         )
 
     def about(self, model: edgedec.Model) -> dict[str, object]:
-        """What the texts depend on besides the options; batch size and drafting change nothing."""
+        """Settings besides the options that the texts depend on; batch size and drafting do not change them."""
         adapter = o.open_lora(model, self.lora)
         return {
             "model": model.bundle.digest,
@@ -174,7 +174,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         first: list[int] = []
 
         def show(progress: Progress) -> None:
-            # What earlier runs finished is no measure of how long the rest takes.
+            # The rows of earlier runs are excluded from the estimate of the time left.
             first[:] = first or [progress.at if progress.kept else 0]
             total = None if progress.size is None else progress.size - first[0]
             seconds = bar.tasks[0].elapsed or 0

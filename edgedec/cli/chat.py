@@ -82,7 +82,7 @@ def chat(
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     its_template.apply(opened)
     config = replace(generation.config(opened), processors=o.processors_for(opened, processors))
-    # Refuses a bundle without a template now rather than at the first turn.
+    # A bundle without a template fails here, not at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)
     slide = machine.on_full is o.OnFull.slide
@@ -101,7 +101,7 @@ def chat(
 
 
 def _converse(conversation: Chat, lines: Iterable[str], once: bool) -> None:
-    """Answer each line, or only the first, until one of them ends the chat."""
+    """Answer each line, or only the first, until a line ends the chat."""
     for line in islice(lines, 1) if once else lines:
         if not conversation.take(line.rstrip("\r\n")):
             break

@@ -101,7 +101,7 @@ def _import_problem(name: str) -> str | None:
 
 
 def _engine(problems: list[str], native: dict[str, Any]) -> dict[str, Any]:
-    """What `--engine auto` means here for the bundled model, and why."""
+    """The engine of `--engine auto` for the bundled model on this host, with the reason."""
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import NANO, find
     from edgedec.errors import EdgedecError

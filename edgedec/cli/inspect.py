@@ -130,7 +130,7 @@ def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def integers_kept(source: dict[str, Any]) -> str:
-    """What became of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
+    """The conversion of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
     kept, quantized, of = source["kept"], source["quantized"], source["method"]
     count = sum(kept.values())
     said = []

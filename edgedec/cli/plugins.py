@@ -24,7 +24,7 @@ def _families(incomplete: str) -> list[str]:
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The plug-ins of the family that stands on the line."""
+    """The plug-ins of the family on the command line."""
     name = ctx.params.get("family")
     names = families.family(name).names() if name in families.PACKAGES else ()
     return [name for name in names if name.startswith(incomplete)]
@@ -85,7 +85,7 @@ def _list_plugins(family: Family[Any], json: bool) -> None:
 
 
 def _described(family: Family[Any]) -> Iterator[dict[str, Any]]:
-    """All of a family's; of one whose packages are not installed, what is missing."""
+    """The descriptions of a family's plug-ins; for one without its packages, the missing ones."""
     for name in family.names():
         try:
             yield about(family, name)

@@ -81,7 +81,7 @@ def run(
     clock.lap("session, drafters, constraint")
     if saved is None:
         config = o.with_seed(config)
-    else:  # it brings the state of its draws, which a new seed would discard
+    else:  # it has its random state, which a new seed would discard
         live.load(saved)
     made = Generation(live, config)
     before = opened.tokenizer.decode(live.ids) if text is None else text
@@ -96,7 +96,7 @@ def run(
 
 
 def _saved(session: Path | None) -> Path | None:
-    """The file of --session if it is there; an error now if it could not be written later."""
+    """The file of --session if it exists, else None; an error now if it could not be written later."""
     if session is not None and not session.parent.is_dir():
         raise UsageError(f"--session {session}: there is no folder {session.parent}")
     return session if session is not None and session.exists() else None

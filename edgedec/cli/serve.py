@@ -132,11 +132,11 @@ def _serve_here(server: Server, place: ListenFlags) -> None:
     _listen(build(server), server.drain, server.title, place, lambda: bool(server.lost))
     if server.lost:
         print(f"edgedec: the device is lost: {server.lost}; the server ends", file=sys.stderr, flush=True)
-        os._exit(1)  # nothing can be freed there, and trying may wait for ever
+        os._exit(1)  # a lost device's resources cannot be freed, and an attempt may hang
 
 
 def _listen_for(command: ReplicaCommand, count: int, settings: RouterSettings, place: ListenFlags) -> None:
-    """Serve by so many replicas."""
+    """Serve with replicas."""
     from edgedec.server.listen import GRACE
     from edgedec.server.replicas.router import Router
 
@@ -152,7 +152,7 @@ def _listen(
     place: ListenFlags,
     failed: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until it has failed; then refuse new requests, and give running ones ten
+    """Serve until SIGTERM or SIGINT, or until it has failed; then reject new requests, and give running ones ten
     seconds."""
     from edgedec.server.listen import listen
 
@@ -166,5 +166,5 @@ def _listen(
         )
 
     if current_thread() is main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what was asked to end, and did, failed nothing
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a requested end is not a failure
     listen(app, drain, place.host, place.port, ready, failed)

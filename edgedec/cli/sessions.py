@@ -78,7 +78,7 @@ def _report(folder: Path) -> dict[str, Any]:
     for path in store.sessions(folder):
         snapshot, file = read_file(path)
         parts = store.shared_cache(path, file).parts if "session" in file.header else ()
-        new = [name for name in parts if name not in held]  # each is looked at once, however many share it
+        new = [name for name in parts if name not in held]  # each part is checked once, even if shared
         held |= {name: store.part_size(folder, name) for name in new}
         damaged.update(store.damaged_parts(folder, new))
         own, shared = path.stat().st_size, sum(held[name] for name in parts)

@@ -57,7 +57,7 @@ def targets(json: o.Json = False) -> None:
 
 
 def _here(target: Target, missing: str | None) -> str:
-    """What keeps it from being run here, or its files from being made."""
+    """The reason why it cannot run here, or why its files cannot be created."""
     unmade = target.unmade()
     return (missing or "here") + (f"; cannot be made here: {unmade}" if unmade else "")
 

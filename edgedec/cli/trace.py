@@ -52,7 +52,7 @@ def trace(
 
 
 def _check_out(out: Path, force: bool) -> None:
-    """Before anything takes time."""
+    """Check the output file before the generation."""
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder; name a file")
     if not out.parent.is_dir():

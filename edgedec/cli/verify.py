@@ -54,7 +54,7 @@ def verify(
 
 
 def _signer(signed: Signed | None) -> str:
-    """What there is to say of a signature."""
+    """The description of a signature."""
     if signed is None:
         return ""
     if signed.signer is None:

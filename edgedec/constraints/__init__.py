@@ -1,7 +1,7 @@
 """Constraints: which tokens may come next.
 
-`json_schema`, `json_object`, `regex`, `grammar` and `choices` make them for a model; anything else with the methods
-of `Constraint` will do as well. Each kind is a file of `edgedec.constraints.kinds`.
+`json_schema`, `json_object`, `regex`, `grammar` and `choices` create them for a model; any object with the methods of
+`Constraint` works as well. Each kind is a file of `edgedec.constraints.kinds`.
 """
 
 from edgedec.constraints._facts import ConstraintFacts

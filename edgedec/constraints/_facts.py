@@ -1,4 +1,4 @@
-"""What the files of `edgedec.constraints.kinds` declare of themselves."""
+"""The declarations of the files of `edgedec.constraints.kinds`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConstraintFacts:
-    """text: the option that a flag, a request's field or a batch's column named like the kind gives; "": there is no
-    such flag, field or column. inline: a regular expression that a flag's value begins with if it is the text itself,
-    and no file's name; "": it always is. json: may a field hold the text as a JSON value, an object or a boolean?
-    guided: vLLM's name, as in `guided_regex` and `structured_outputs: {"regex": …}`."""
+    """text: the option that is set by a flag, a request's field or a batch's column with the kind's name; "": there is
+    no such flag, field or column. inline: a regular expression that matches the beginning of a flag's value if the
+    value is the text itself and not a file's name; "": it always is the text. json: whether a field may hold the text
+    as a JSON value, an object or a boolean. guided: vLLM's name, as in `guided_regex` and `structured_outputs:
+    {"regex": …}`."""
 
     text: str = ""
     inline: str = ""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# An unusual character may cost a lexer more than the library allows for (a step of 14 ms); better slow than failed.
+# An unusual character may cost a lexer more than the library's default limit (a step of 14 ms); a slow step is better
+# than an error.
 LIMITS = {"initial_lexer_fuel": 20_000_000, "step_lexer_fuel": 10_000_000}
 
 
@@ -20,7 +21,7 @@ class Matchers:
         self._made: dict[int, Any] = {}
 
     def handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """What one request asks for: {"do": compile, step, check, fork or drop, "id": a matcher}."""
+        """Handle one request: {"do": compile, step, check, fork or drop, "id": a matcher}."""
         do, number = message["do"], message["id"]
         if do == "drop":
             self._made.pop(number, None)
@@ -50,7 +51,7 @@ class Matchers:
         return llguidance.LLMatcher(self._tokenizer, _notation(kind, text, options), log_level=0, limits=limits)
 
     def _state(self, matcher: Any, taken: int) -> tuple[dict[str, Any], bytes]:
-        """Where a matcher stands, and the mask of what may follow: a bit a token."""
+        """A matcher's state, and the mask of the next tokens: one bit per token."""
         accepting = matcher.is_accepting()
         mask = b"" if matcher.is_error() else matcher.compute_bitmask()
         wrong = matcher.get_error()[:4000] if matcher.is_error() else ""
@@ -60,7 +61,7 @@ class Matchers:
 
 
 def _allowed(matcher: Any, tokens: list[int], parents: list[int]) -> list[bool]:
-    """Which nodes of a tree, parents first, the matcher would take after their paths; it stands where it stood then."""
+    """Whether each node of a tree, parents first, is allowed after its path; the matcher's state is restored."""
     below: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         below.setdefault(parent, []).append(node)
@@ -80,7 +81,7 @@ def _allowed(matcher: Any, tokens: list[int], parents: list[int]) -> list[bool]:
 
 
 def _notation(kind: str, text: str, options: dict[str, Any]) -> str:
-    """llguidance's own notation; ValueError for what is none of the kind."""
+    """The grammar in llguidance's notation; ValueError if the text is not of the kind."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
@@ -95,7 +96,7 @@ def _notation(kind: str, text: str, options: dict[str, Any]) -> str:
 
 
 def tokenizer_of(content: str, eos: list[int]) -> Any:
-    """The vocabulary as llguidance wants it; ValueError if it cannot use it."""
+    """The vocabulary in llguidance's form; ValueError if llguidance does not support it."""
     import llguidance
 
     return llguidance.LLTokenizer(content, None, eos)

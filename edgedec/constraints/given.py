@@ -1,4 +1,4 @@
-"""Constraints as flags, requests and rows of a batch give them: the kind and its text, each field by its name."""
+"""Constraints in flags, requests and rows of a batch: the kind and its text, by field name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ STRUCTURED = "structured_outputs"
 
 
 class GivenConstraint(NamedTuple):
-    """A constraint that is not compiled yet. text: of the kind's main option; field: where it stood, for messages."""
+    """A constraint that is not compiled yet. text: of the kind's main option; field: its name in the request, for
+    messages."""
 
     kind: str
     text: str
@@ -41,7 +42,7 @@ def guided_kinds() -> dict[str, str]:
 
 @cache
 def fields() -> dict[str, str]:
-    """The kind that each field of a request gives: those of the kinds' names, and vLLM's `guided_…`."""
+    """The kind of each field of a request: fields with the kinds' names, and vLLM's `guided_…`."""
     return {kind: kind for kind in text_options()} | {f"guided_{name}": kind for name, kind in guided_kinds().items()}
 
 
@@ -63,7 +64,7 @@ def structured_schema() -> dict[str, Any]:
 
 
 def read(body: Mapping[str, Any]) -> GivenConstraint | None:
-    """The constraint that a request's body gives; UsageError if there are several, or one is no text of its kind."""
+    """The constraint of a request's body; UsageError if there are several, or if its text is not of its kind."""
     given = [(name, kind, body[name]) for name, kind in fields().items() if body.get(name) is not None]
     inner = body.get(STRUCTURED) or {}
     for name, kind in guided_kinds().items():
@@ -74,14 +75,14 @@ def read(body: Mapping[str, Any]) -> GivenConstraint | None:
 
 
 def only(given: list[GivenConstraint]) -> GivenConstraint | None:
-    """The one that is given; UsageError if there are several."""
+    """The only constraint given; UsageError if there are several."""
     if len(given) > 1:
         raise UsageError(f"{' and '.join(one.field for one in given)}: give one of them")
     return given[0] if given else None
 
 
 def text_of(kind: str, value: Any, field: str = "") -> str:
-    """The text of a kind, of a value in JSON; UsageError, which names the field, if it cannot be one."""
+    """The text of a kind from a JSON value; UsageError with the field's name if the value is not supported."""
     if isinstance(value, dict | bool) and FAMILY.facts(kind).json:
         return json.dumps(value)
     if isinstance(value, list) and text_options()[kind].schema()["type"] == "array":
@@ -92,19 +93,19 @@ def text_of(kind: str, value: Any, field: str = "") -> str:
 
 
 def inline(kind: str, value: str) -> bool:
-    """Is a flag's value the text itself, and no file's name?"""
+    """Whether a flag's value is the text itself, not a file's name."""
     return re.match(FAMILY.facts(kind).inline, value) is not None
 
 
 def compiled(model: OpenedModel, kind: str, text: str) -> Constraint:
-    """The constraint; UsageError for what cannot be followed."""
+    """The compiled constraint; UsageError for unsupported features."""
     option = FAMILY.facts(kind).text
     made: Constraint = FAMILY.make(kind, model, {option: text} if option else {})
     return made
 
 
 def made(model: OpenedModel, words: str) -> Constraint:
-    """The constraint that words name, as in "regex:pattern='[0-9]+'"."""
+    """The constraint of a string such as "regex:pattern='[0-9]+'"."""
     chosen = FAMILY.parse(words)
     if len(chosen) != 1:
         raise UsageError(f"constraint {words}: give one")

@@ -1,7 +1,7 @@
-"""A text that follows a grammar: a matcher, moved to whichever node of a draft tree a mask is computed for.
+"""Grammar constraints: a matcher that is moved to the node of a draft tree for which a mask is computed.
 
-The matcher takes tokens and gives them back, so a path costs what it does not share with the path before: one step for
-each node, in the order in which a tree is verified.
+The matcher consumes tokens and rolls them back, so the cost of a path is its difference to the path before: one step
+for each node, in the order of verification.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from edgedec.constraints.vocabulary import Vocabulary
 from edgedec.errors import UsageError
 
 Mask = NDArray[np.bool_]
-# Of a schema, a pattern or a grammar: characters, brackets within brackets, references.
+# Limits of a schema, a pattern or a grammar: characters, nesting depth, references.
 LARGEST_TEXT, DEEPEST, MOST_REFERENCES = 1 << 19, 200, 10_000
-# The share of guesses that a constraint is taken to forbid, and how fast the time of a request to check them follows.
+# The assumed share of guesses that a constraint forbids, and the rate of the mean time of a check.
 _SAVED, _PACE = 0.1, 0.2
 _BRACKETS, _ESCAPES = re.compile(r"[(\[{)\]}]"), re.compile(r"\\.")
 
 
 class GrammarConstraint:
-    """A `Constraint`. `what`: what the user called it, for messages.
+    """A `Constraint`. `what`: the user's name of it, for messages.
 
     The matcher has taken the accepted tokens and `_ahead`, drafted ones; it is not given end tokens, so
     `_over` is set when one was accepted. `_masks`: those computed, by path.
@@ -45,7 +45,8 @@ class GrammarConstraint:
     def compile(
         cls, kind: str, text: str, vocabulary: Vocabulary, options: dict[str, Any] | None = None
     ) -> GrammarConstraint:
-        """Of a json schema, regex, grammar or choices, in a worker process; UsageError names what it cannot follow."""
+        """Compile a JSON schema, regex, grammar or choices in a worker process; UsageError names unsupported
+        features."""
         check_size(kind, text)
         return cls(kind, vocabulary.matchers(kind).compiled(kind, text, options or {}), vocabulary)
 
@@ -58,8 +59,8 @@ class GrammarConstraint:
         return found
 
     def begun(self, path: Sequence[int]) -> bool:
-        """Is what may follow drafted tokens known, or nearly? If not, it is being computed from now on. `mask` of those
-        before each of them comes first."""
+        """Whether the mask after drafted tokens is available, or nearly; if not, its computation is started. Requires
+        the masks of its prefixes first."""
         key, ahead = tuple(path), self._ahead
         if key in self._masks or not self._sure(key):
             return True
@@ -73,7 +74,7 @@ class GrammarConstraint:
         return self._matcher.ready()
 
     def _sure(self, path: tuple[int, ...]) -> bool:
-        """Is it known that the text may take this path, and that it does not end there?"""
+        """Whether this path is known to be allowed, and not to end the text."""
         eos, known = self.vocabulary.eos, self.vocabulary.known
         if self._over or max(path) >= known or not eos.isdisjoint(path):
             return False
@@ -82,7 +83,7 @@ class GrammarConstraint:
 
     def accept(self, token: int) -> None:
         ahead, masks = self._ahead, self._masks
-        # Mostly that of the accepted tokens alone; those after other tokens are dropped.
+        # Keep the masks of paths that begin with the accepted token, mostly only one; drop the others.
         self._masks = {path[1:]: masks[path] for path in masks if path and path[0] == token}
         if ahead and ahead[0] == token:
             del ahead[0]
@@ -103,14 +104,15 @@ class GrammarConstraint:
         return True
 
     def forced(self) -> Sequence[int]:
-        """The forced text as the tokenizer would write it; the model may yet prefer other tokens for it."""
+        """The forced text in the tokenizer's own tokens; the model may spell the same text with other tokens."""
         self._follow(())
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
 
     def allowed(self, tokens: Sequence[int], parents: Sequence[int], seconds: float) -> list[bool] | None:
-        """Which nodes of a draft tree the text allows; `seconds`: what these rows would cost. Those below the root by
-        the mask that is at hand, if it is; the others by one request, if that costs less than is likely to be saved."""
+        """Whether each node of a draft tree is allowed; `seconds`: the cost of their rows. Nodes below the root are
+        checked by the mask if it is available; the others by one request, if that costs less than it is expected to
+        save."""
         root = self._masks.get(())
         if root is None:
             if self._over or self._ahead or not self._matcher.at_hand():
@@ -130,12 +132,13 @@ class GrammarConstraint:
         return found
 
     def ready(self) -> bool:
-        """Is what follows the accepted tokens known, or nearly? Else other texts had better go first."""
+        """Whether the mask after the accepted tokens is available, or nearly; if not, other texts continue
+        meanwhile."""
         return self._over or self._matcher.ready()
 
     @property
     def slow(self) -> bool:
-        """Has it kept others waiting?"""
+        """Whether a mask has delayed other texts."""
         return self._matcher.slow
 
     def reset(self) -> None:
@@ -150,7 +153,7 @@ class GrammarConstraint:
         return twin
 
     def _follow(self, path: tuple[int, ...]) -> bool:
-        """Bring the matcher to the end of `path`, or as far as it is allowed: did it get there?"""
+        """Move the matcher to the end of `path`, or as far as it is allowed; returns whether it got to the end."""
         ahead, matcher = self._ahead, self._matcher
         shared = _common(ahead, path)
         if shared < len(ahead):
@@ -167,7 +170,7 @@ class GrammarConstraint:
         return self._follow(path) and bool(self._matcher.is_accepting())
 
     def _computed(self, path: tuple[int, ...]) -> Mask:
-        """bool [vocab]: what may follow `path`."""
+        """bool [vocab]: the tokens that may follow `path`."""
         known, size, eos = self.vocabulary.known, self.vocabulary.size, self.vocabulary.eos
         if not self._follow(path):
             end = next((i for i, token in enumerate(path) if token in eos), None)
@@ -181,18 +184,18 @@ class GrammarConstraint:
         return allowed if known == size else np.concatenate((allowed, np.zeros(size - known, bool)))
 
     def _check(self) -> None:
-        """A grammar may outgrow the matcher's limits in the middle of a text."""
+        """Raise an error if the grammar has exceeded the matcher's limits in the middle of a text."""
         if wrong := self._matcher.error():
             raise UsageError(f"{self.what}: too complex to follow further: {reason(wrong)}")
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two paths begin with together."""
+    """The length of the common prefix of two paths."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def check_size(kind: str, text: str) -> None:
-    """Refuse by name what is larger or more deeply nested than anything in practice."""
+    """UsageError for a text that is larger or more deeply nested than the limits."""
     if len(text) > LARGEST_TEXT:
         raise UsageError(f"{kind}: {len(text):,} characters; at most {LARGEST_TEXT:,} are allowed")
     if kind == "json schema" and (refs := text.count('"$ref"')) > MOST_REFERENCES:

@@ -1,7 +1,7 @@
-"""A matcher that runs in a worker process of its own, as `GrammarConstraint` uses it.
+"""A matcher in a worker process, for `GrammarConstraint`.
 
-A token that the last mask allows is handed on without waiting, so the next mask is computed while the model runs. What
-costs more than its process may use ends that process, and the text that it belongs to, and nothing else.
+A token that the last mask allows is sent without waiting, so the next mask is computed while the model runs. A request
+that exceeds its process's limits ends that process and its text; other texts are not affected.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from edgedec.constraints._matcher_guest import Matchers
 from edgedec.errors import LimitExceeded, UsageError
 from edgedec.sandbox import Reply
 
-# What a mask mostly takes is a tenth of this; a text that needs longer stands aside while the others go on. All texts
-# of a batch wait for it.
+# Seconds that all texts of a batch wait for a mask, which mostly takes a tenth of this. After that the other texts
+# continue while the mask is computed.
 _PATIENCE = 0.0005
 # Seconds of processor time for a mask.
 _STEP = 0.5
-# Seconds that the check of a draft tree is waited for, by all texts of a batch too.
+# Seconds that all texts of a batch wait for the check of a draft tree.
 _CHECK = 0.002
-# Seconds on the clock after which a text is slow: it gets no drafts any more, whose masks would be waited for.
+# Seconds of wall time after which a text is slow: nothing is drafted for it any more, as the masks of drafts would
+# delay the batch.
 _SLOW = 0.05
 
 
 class MatcherHost(Protocol):
-    """A worker process, or what stands in for one."""
+    """A worker process, or a local substitute."""
 
     def send(self, blob: bytes = b"", **message: Any) -> None: ...
 
@@ -65,13 +66,14 @@ class MatcherGroup:
         self.what, self._host = what, host
         self._waiting: deque[Matcher | None] = deque()
         self._dead = ""
-        # Numbers of matchers that nobody has any more. A finalizer may run in the middle of anything: it sends nothing.
+        # Numbers of matchers without references. A finalizer may run at any point, so it only appends here and sends
+        # nothing.
         self.dropped: deque[int] = deque()
         self._lock = threading.RLock()
         self.numbers = count()
 
     def compiled(self, kind: str, text: str, options: dict[str, Any]) -> Matcher:
-        """The matcher of a grammar; UsageError names what it cannot follow."""
+        """The matcher of a grammar; UsageError names unsupported features."""
         matcher = Matcher(self, next(self.numbers))
         try:
             self._host.send(do="compile", id=matcher.number, kind=kind, text=text, options=options)
@@ -98,7 +100,7 @@ class MatcherGroup:
                 self._dead = str(error)
 
     def settle(self, matcher: Matcher) -> None:
-        """Wait until a matcher's replies have come; UsageError if they never will."""
+        """Wait for a matcher's replies; UsageError if its process has ended."""
         with self._lock:
             while matcher.waits and not self._dead:
                 self._take_one()
@@ -106,7 +108,7 @@ class MatcherGroup:
                 raise UsageError(f"{self.what}: too complex to follow further: {self._dead}")
 
     def ready(self, matcher: Matcher, seconds: float) -> bool:
-        """Would `settle` return, or raise, within so many seconds?"""
+        """Whether `settle` would return, or raise, within `seconds`."""
         with self._lock:
             while matcher.waits and not self._dead:
                 if not self._host.ready(seconds):
@@ -126,7 +128,7 @@ class MatcherGroup:
 
 
 class Matcher:
-    """Follows one text: takes tokens, gives them back, and has the mask of what may follow."""
+    """The matcher of one text: consumes tokens, rolls them back, and has the mask of the next tokens."""
 
     def __init__(self, group: MatcherGroup, number: int) -> None:
         self._group, self.number = group, number
@@ -141,7 +143,7 @@ class Matcher:
         self._group.dropped.append(self.number)
 
     def take(self, reply: Reply) -> None:
-        """The reply to what was asked last."""
+        """Process the reply to the last request."""
         self.waits = max(self.waits - 1, 0)
         self._values, self._mask = reply.values, reply.blob
         if reply.error:
@@ -151,22 +153,22 @@ class Matcher:
         self._optimistic = False
 
     def reset(self) -> None:
-        # Where nothing was taken, what is known holds.
+        # If no token was consumed, the known state is still valid.
         self._back, self._reset, self._moved = 0, self._reset or self._moved, False
 
     def rollback(self, n: int) -> None:
         self._back += n
 
     def try_consume_tokens(self, tokens: Sequence[int]) -> int:
-        """How many of them are allowed, and taken. One that the mask has is, so nothing is waited for; a forced text
-        may be spelt with other tokens than those of the mask."""
+        """Consume the allowed tokens at the beginning; returns their number. A token of the mask needs no wait; a
+        forced text may be spelt with tokens that are not in the mask."""
         sure = len(tokens) == 1 and not self._back and not self._reset and self._has(tokens[0])
         self._step(tokens)
         self._optimistic = sure
         return 1 if sure else int(self._settle()["taken"])
 
     def hand_on(self, tokens: Sequence[int]) -> None:
-        """Tokens that are known to be allowed: nothing is waited for."""
+        """Consume tokens that are known to be allowed, without waiting."""
         self._step(tokens)
         self._optimistic = True
 
@@ -175,7 +177,7 @@ class Matcher:
         return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
 
     def bits(self) -> bytes:
-        """The mask, a bit a token; empty if it could not be computed."""
+        """The mask, one bit per token; empty if it could not be computed."""
         self._settle()
         return self._mask
 
@@ -186,18 +188,19 @@ class Matcher:
         return bool(self._settle()["stopped"])
 
     def error(self) -> str:
-        """Why it cannot go on; empty while it can."""
+        """The error that stopped the matcher; empty if there is none."""
         return str(self._settle()["wrong"])
 
     def compute_ff_tokens(self) -> list[int]:
         return list(self._settle()["forced"])
 
     def at_hand(self) -> bool:
-        """Is its mask known without waiting?"""
+        """Whether its mask is available without waiting."""
         return not (self._back or self._reset) and self._group.ready(self, 0.0)
 
     def check(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool] | None:
-        """Which nodes of a tree below what it has taken are allowed, parents first; None if that takes long."""
+        """Whether each node of a tree below the consumed tokens is allowed, parents first; None if that takes too
+        long."""
         self._settle()
         self.waits += 1
         self._group.send(self, "check", tokens=list(tokens), parents=list(parents), seconds=_STEP)
@@ -206,7 +209,7 @@ class Matcher:
         return list(self._settle().get("allowed", [True] * len(tokens)))
 
     def ready(self) -> bool:
-        """Can it answer without waiting long? A text that could not is waited for less from then on."""
+        """Whether its mask is available after a short wait; after a timeout later waits are shorter."""
         if self._back or self._reset:
             self._step(())
         found = self._group.ready(self, self._patience)
@@ -241,7 +244,7 @@ class Matcher:
 
 
 def reason(message: str) -> str:
-    """The library's words on one line: its first, and those of an inner error, without drawings of the place."""
+    """The library's message on one line: its first line and that of an inner error, without source excerpts."""
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     kept = [line for i, line in enumerate(lines) if i == 0 or line.startswith("error:")]
     return " ".join(kept)[:300].rstrip(":") or "no reason given"

@@ -1,4 +1,4 @@
-"""A model's vocabulary as llguidance wants it: the bytes of every token, and which tokens end a text."""
+"""A model's vocabulary in llguidance's form: the bytes of every token, and the tokens that end a text."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # The end of a text for models that have no token for it: beyond the logits, so that it is never drawn.
 _END = "<|edgedec: the end|>"
-# For compiling, and for each step; the schemas of practice take some milliseconds and a few MiB.
+# Limits of compiling, and of each step; common schemas take some milliseconds and a few MiB.
 _LIMITS = GuestLimits(seconds=2.0, memory=256)
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """`content`: a tokenizer.json; `ends`: its end tokens, if need be one of our own; `known`: how many tokens have a
-    meaning; logits may be wider, and `size` is their width."""
+    """`content`: a tokenizer.json; `ends`: its end tokens, or an artificial one; `known`: the number of tokens with a
+    meaning; `size`: the width of the logits, which may be larger."""
 
     file: str
     content: str
@@ -43,7 +43,7 @@ class Vocabulary:
 
     @cached_property
     def tokenizer(self) -> llguidance.LLTokenizer:
-        """In this process; what follows a text has its own."""
+        """The tokenizer in this process; worker processes have their own."""
         return guest.tokenizer_of(self.content, list(self.ends))
 
     @cached_property
@@ -52,7 +52,7 @@ class Vocabulary:
         return Sandbox(Path(guest.__file__), setup, _LIMITS)
 
     def matchers(self, what: str) -> MatcherGroup:
-        """Room for the matchers of one grammar: a worker process."""
+        """A group for the matchers of one grammar, in one worker process."""
         try:
             if not enabled():
                 return MatcherGroup(what, LocalHost(guest.Matchers(self.tokenizer, guest.LIMITS)))
@@ -64,7 +64,7 @@ class Vocabulary:
 
 
 def vocabulary(model: OpenedModel) -> Vocabulary:
-    """Built once for a bundle: a large vocabulary takes a while to sort."""
+    """The vocabulary of a bundle, built once, because sorting a large vocabulary takes a while."""
     name = model.bundle.manifest.text.tokenizer
     if name is None:
         raise TextError(f"{model.bundle.path}: the bundle has no tokenizer; a constraint on its text needs one")

@@ -11,7 +11,7 @@ from edgedec.runtime import Call, CallResult, Rows, Runtime
 
 
 class Token(int):
-    """A generated token: an int that also carries its log-probability, if asked for.
+    """A generated token: an int that also carries its log-probability, if requested.
 
     `logprob` is the model's own, before temperature and the like; `top` the most likely tokens. `by`: the
     drafter that proposed it, empty if none did.

@@ -72,7 +72,7 @@ class Copy(BaseDrafter):
         return self._draft(ids, nodes, max(min_path_prob, _LEAST))
 
     def _follow(self, ids: list[int]) -> None:
-        """Take up what came since the last call."""
+        """Process the tokens since the last call."""
         n = len(ids)
         if n < self._read:  # never between two resets; but a wrong index would be worse than a slow one
             self.reset()
@@ -142,7 +142,7 @@ class Copy(BaseDrafter):
         known[0] = new
 
     def _again(self, ids: list[int], i: int, token: int) -> list[Track]:
-        """The text left its source some tokens ago: has it come back, a little further on?"""
+        """Find tracks on which the text has returned to a source that it left some tokens ago, a little further on."""
         assert self._lost is not None
         at, run = self._lost
         self._patience -= 1
@@ -173,7 +173,7 @@ class Copy(BaseDrafter):
                     tracks.append(Track(at, run))
 
     def _draft(self, ids: list[int], nodes: int, min_path_prob: float) -> Draft:
-        """The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one."""
+        """The chains of all tracks as one tree. The claim of an earlier sibling reduces that of later ones."""
         most = min(nodes, self._length)
         tree = TrackTree(min_path_prob)
         for track in self._tracks:
@@ -205,8 +205,8 @@ class Copy(BaseDrafter):
 
 
 def _realigned(ids: list[int], i: int, lost: Track) -> list[Track]:
-    """Where the text may go on that has just left `lost`: its token was replaced, kept for later, or left out.
-    After a short agreement it may as well have been chance."""
+    """Places where a text that just left `lost` may continue: its token was replaced, comes later, or was left out.
+    The claims are lower after a short agreement, which may be chance."""
     run = 2 + min(lost.run, RUN) // 2
     trust = min(1.0, lost.run / _FIRM)
     tracks = [Track(lost.at, run, _INSERTED * trust)]

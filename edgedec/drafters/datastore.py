@@ -22,10 +22,10 @@ from edgedec.runtime import TableSettings
 from edgedec.storage.datastore import END, Datastore, Match, identity
 from edgedec.trees.grow import Follower, grow
 
-# Its tree is pruned by the probabilities of a model that drafts beside it.
+# Its tree is pruned by the probabilities of a draft model, if there is one.
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _PLACES = 32
-# How many occurrences the unforeseen weighs as much as, by the length of the match.
+# The weight of unseen tokens in occurrences, by the length of the match.
 _OPEN = [8.0, *(2.6 * length**-1.1 for length in range(1, 65))]
 _stores: SharedInstances[Datastore] = SharedInstances()
 
@@ -94,7 +94,7 @@ class CompiledDatastore(CompiledDrafter):
 
 
 def _followers(places: State) -> list[Follower[State]]:
-    """What may follow: the longest matches first, shorter ones have what these leave."""
+    """The tokens that may follow: the longest matches first, shorter ones share the remaining probability."""
     found: dict[int, float] = {}
     left = 1.0
     for length, group in places:

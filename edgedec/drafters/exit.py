@@ -4,9 +4,9 @@ Kangaroo, double early exit: token after token through the first layers only, un
 enough to pay. Verification continues with the other layers: hidden states and cache of the first are what they would
 have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
-DEL: the exit and the length of the draft follow from how often the exits were right of late, with exponential
-decay (`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them,
-which are compared with what was picked (`slices/shadows.py`).
+DEL: the exit and the length of the draft follow from the exits' recent acceptance rates, with exponential decay
+(`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them, which are
+compared with what was picked (`slices/shadows.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from edgedec.runtime import Hidden, Outputs
 
 __all__ = ["HEAD", "Exit", "make"]
 
-# So many exits at most are compared; nothing is drafted before so many calls were.
+# The most exits that are compared; the calls before the first draft.
 _EXITS, _FIRST = 8, 4
 # The choice is made anew after so many rounds.
 _AGAIN = 8
@@ -62,7 +62,7 @@ def make(
 
 
 class Exit(BaseDrafter):
-    # Blocks whose states every call is to show.
+    # Blocks whose states every call must return.
     always: tuple[int, ...] = ()
 
     def __init__(
@@ -148,7 +148,7 @@ class Exit(BaseDrafter):
         depths, trusts = self._depths, self._trusts[self._depths.chosen]
         plain = depths.costs.plain
         row, level = depths.row_seconds() / plain, depths.level_seconds(depths.chosen, self._readout_share) / plain
-        # What is drafted has to bring as many tokens for its time as drafts do on the whole.
+        # A level must give as many tokens for its time as drafts do on average.
         pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), trusts.deeper.hope
         leaf = max(min_path_prob, row * (1 + depths.costs.blocks(0, depths.ends[depths.chosen])) * pace)
         return Limits(
@@ -167,7 +167,7 @@ class Exit(BaseDrafter):
         return self._usage.share
 
     def _note(self, calls: SliceCalls, end: int, draft: Draft) -> None:
-        """What the calls of a draft took, and the states that they left."""
+        """Record the times of a draft's calls, and their states."""
         costs, head = self._depths.costs, self._depths.costs.head * self._readout_share
         for guessed, rows, seconds in calls.took:
             costs.add(
@@ -211,7 +211,7 @@ class Exit(BaseDrafter):
         costs.add(costs.blocks(start, n), costs.head, step.rows.count, seconds)
 
     def _judge(self, place: int, record: Any, tree: Tree, step: StepResult) -> None:
-        """An exit by the rows of the path that came true: by its guess where it made one, else by its state."""
+        """Evaluate an exit on the accepted rows: by its guess if it made one, else by its state."""
         blocks = self._read_by(place)
         used = place == self._depths.chosen and self._tree is not None
         drafted, shown = _of(self._taps, blocks), _of(step.result.hidden, blocks)

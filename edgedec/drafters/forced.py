@@ -16,8 +16,7 @@ from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
 
 _MOST = 16
-# How fast the acceptance rate follows, the rate below which nothing is drafted, and after how many calls that is
-# tried again.
+# The smoothing of the acceptance rate, the rate below which nothing is drafted, and the calls until the next try.
 _SMOOTH, _DOUBTFUL, _RETRY = 0.1, 0.3, 16
 
 

@@ -86,7 +86,7 @@ class Hierarchy(ModelDrafter):
         return {**super().report(), "drafted": self.drafted}
 
     def _likely(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
-        """The sequence that the small model holds likeliest."""
+        """The likeliest sequence of the small model."""
         limit, chain = min(self._gamma, nodes), _Chain(context.sampling, self._vocab, self._first.estimates)
         room = limit * (self._nodes + 1)
         result = yield from self._reader.read(context.ids, self._wanted, room)
@@ -130,7 +130,7 @@ class Hierarchy(ModelDrafter):
         return merger
 
     def _teach(self, tree: Draft, path: Sequence[int], tokens: Sequence[int], result: CallResult) -> None:
-        """The tables learn what the small model said after these rows."""
+        """Let the tables learn the small model's predictions after these rows."""
         rows = Rows.tree(tree.tokens, tree.parents, 0)
         picked = list(tokens[len(tokens) - len(path) :])
         for _, drafter, _ in self._tables:

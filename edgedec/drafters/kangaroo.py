@@ -119,7 +119,8 @@ class AdapterReader(HeadReader):
         return sum(block_macs(block, self._spec.hidden_size) for block in self._spec.blocks)
 
     def reach(self, seen: Sequence[Seen], context: Context, room: int) -> Generator[Request, Completed, bool]:
-        """Read what calls have shown; has it now read all rows of the text's cache, with room for a draft?"""
+        """Read the states of past calls; returns whether all rows of the text's cache are read, with room for a
+        draft."""
         if self._base + self._cache.length > len(context.ids):
             self._sure = False  # the text was cut
         yield from self.read(seen[:-1], context.ids, Outputs(), room)

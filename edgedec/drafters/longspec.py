@@ -71,7 +71,7 @@ class LongSpec(BaseDrafter):
         self._head.reset()
 
     def inherit(self, other: Drafter) -> None:
-        """Nothing is to be had from another one: the state follows from the text."""
+        """Do nothing: the state is computed from the text."""
         self._head.reset()
 
     def report(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from edgedec.sampling import Sampling
 from edgedec.trees.calibration import BINS, Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
-# How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
+# The prior acceptance of the first, second … drawn child; and its learning rate.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
 # Its rank in `auto`: of the drafters that need a head or a draft only the first that the bundle has is used.
@@ -114,7 +114,7 @@ class ModelDrafter(BaseDrafter):
         return self._likely(context, nodes, min_path_prob)
 
     def observe(self, step: StepResult) -> None:
-        """Learn what guesses were worth: of all whose parent came true, whether they did."""
+        """Learn the acceptance of all guesses whose parent was accepted."""
         if self.usage is not None:
             self.usage.add(step.picked)
         if not step.root:  # a call that read no prompt
@@ -167,7 +167,7 @@ class ModelDrafter(BaseDrafter):
             self._side.add(kind - BINS, right)
 
     def _pays(self, worth: float, min_path_prob: float) -> bool:
-        """Is a path likely enough for another step of the draft model? A step costs a part of a call."""
+        """Whether a path is likely enough for another step of the draft model, which costs a part of a call."""
         if self._stop:
             return worth >= 1.0 - self._stop
         own = self._step_s / self._call_s if self._call_s and min_path_prob > 0 else 0.0
@@ -180,7 +180,7 @@ class ModelDrafter(BaseDrafter):
         found: list[tuple[float, int, int, float, int]] = []
         worth, parent, limit = 1.0, -1, min(self._gamma, nodes)
         seen: dict[int, tuple[Floats, float]] = {}
-        # The random numbers that the target will draw with say more than what is likeliest.
+        # The random numbers of the target's draws predict its tokens better than the likeliest ones.
         numbers = upcoming(context, limit) if sampling.temperature > 0 and self._head is None else []
         outputs = ALL if numbers else self._best_of
         result = yield from reader.read(context.ids, outputs, limit)

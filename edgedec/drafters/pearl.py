@@ -72,7 +72,7 @@ class Pearl(BaseDrafter):
         self.waited = self.ready = 0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        """At once in overlap, but for the wait that pays; other sequences of a batch are never kept waiting."""
+        """Propose at once when drafting overlaps, except for a wait that pays; in a batch it never waits."""
         if nodes < 1 or not context.ids:
             return Draft()
         self._asked = True
@@ -160,7 +160,7 @@ def length(n: int, most: int, p: float, step: float, call: float) -> int:
 
 
 class Pace:
-    """Which of two ways of drafting gives more tokens a second here, by trying each now and then."""
+    """The choice between two ways of drafting by tokens per second, with trials of each at intervals."""
 
     FIRST, TRIAL, BETWEEN = 40, 20, 320  # calls
 
@@ -173,7 +173,7 @@ class Pace:
 
     def add(self, tokens: int, seconds: float, overlapping: bool) -> None:
         """A call is over: so many tokens in so many seconds, drafting included."""
-        if overlapping != self.overlap:  # a batch: it says nothing about overlap
+        if overlapping != self.overlap:  # a batch does not overlap, so it is not counted
             return
         self._calls += 1
         if self._calls > 2:  # the first ones read what the other way left unread

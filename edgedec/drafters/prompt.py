@@ -32,7 +32,7 @@ DRAFT = "prompt"
 # So many tokens are tried at each depth; none less likely than this.
 _TOP, _LEAST = 8, 0.005
 _SLOW = 0.98
-# A prompt row is run if it brings so many times what it costs: its guesses cost rows as well.
+# A prompt row runs if its gain is this multiple of its cost, because its guesses cost rows as well.
 _MARGIN = 1.5
 
 Level = list[tuple[int, float]]
@@ -71,7 +71,7 @@ class PromptDrafter(BaseDrafter):
     def __init__(self, host: DrafterContext, prompts: Hidden, rows: int) -> None:
         self._prompts, self._most = prompts, rows
         self._embeddings = TokenEmbeddings(host)
-        # Of each depth: how often one of its guesses came true where those before did.
+        # The acceptance rate of each depth, given that the depths before were right.
         self._records = [Record(decay=_SLOW) for _ in prompts]
         self._levels: list[Level] = []
         self._token, self._length = -1, 0
@@ -137,7 +137,7 @@ class PromptDrafter(BaseDrafter):
 
 
 def _ends_there(parents: Sequence[int], chances: Sequence[float]) -> dict[int, float]:
-    """How likely each drafted token (-1: the root) is to be the last that is accepted.
+    """The probability of each drafted token (-1: the root) to be the last accepted one.
 
     parents -1 0 -1, chances 0.6 0.3 0.2 -> {-1: 0.2, 0: 0.3, 1: 0.3, 2: 0.2}
     """

@@ -22,7 +22,7 @@ from edgedec.drafters._tables.states import checked_recycled
 from edgedec.runtime import Outputs, TableSettings
 
 _CAP = 1 << 14
-_TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
+_TRUST = 0.7  # the predictions are from another place, so they are less certain here
 
 FACTS = DrafterFacts(auto=3, table="tokens", paper="Token Recycling")
 
@@ -62,7 +62,7 @@ class Recycling(BaseDrafter):
         if ids is None or scores is None or ids.shape[1] < self.k:
             return
         shown, ranked = self._shown, self._ranked
-        ids, scores = ids[:, : self.k], scores[:, : self.k]  # others may want more of them
+        ids, scores = ids[:, : self.k], scores[:, : self.k]  # other drafters may need more of them
         for token, best, logits in zip(step.tokens(), ids.tolist(), scores.tolist(), strict=True):
             shown.pop(token, None)  # so that it becomes the latest
             shown[token] = best, logits

@@ -98,7 +98,7 @@ class Skip(BaseDrafter):
         return draft
 
     def _limits(self, nodes: int, min_path_prob: float) -> Limits:
-        """A level has to bring as many tokens for its time as drafts do on the whole."""
+        """The limits of a draft: a level must give as many tokens for its time as drafts do on average."""
         costs, trusts, head = self._slice_costs, self._trusts, self._slice_costs.head
         whole = costs.blocks(0, self._spec.n_blocks)
         plain, kept = costs.plain, whole - sum(self._parts[b] for b in self.search.skipped)
@@ -161,7 +161,7 @@ class Skip(BaseDrafter):
         return Slice(range(skipped[0]), [b for b in range(skipped[0], self._spec.n_blocks) if b not in skipped])
 
     def _due(self, context: Context) -> bool:
-        """May a trial be made? Only on generated tokens; a set that won once is tried again soon, by the same
+        """Whether a trial may be made: only on generated tokens; a set that won once is tried again soon, by the same
         rules."""
         if self.search.stale >= _PATIENCE or self._calls < _APART:
             return False

@@ -42,7 +42,7 @@ _WINDOW = 32
 
 
 def fits(host: DrafterContext) -> bool:
-    """May `auto` take it?"""
+    """Whether `auto` may use it."""
     return host.runtime.capabilities.views and host.runtime.spec.context_length >= _LONG
 
 
@@ -84,7 +84,7 @@ class SparseDrafter(ModelDrafter):
     def __init__(self, reader: ViewReader | ForkReader, vocab: int, least: int, gamma: int) -> None:
         super().__init__(reader.runtime, vocab, gamma)
         self._sparse, self._reader, self._least = reader, reader, least
-        # What a step after so many tokens takes, where that decides when it begins.
+        # The seconds of a step by cached tokens, if they decide when drafting begins.
         self.step_seconds: Callable[[int], float] | None = None
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
@@ -93,7 +93,7 @@ class SparseDrafter(ModelDrafter):
         return self._after(context, nodes, min_path_prob)
 
     def pays(self, length: int) -> bool:
-        """Is a text so long that looking at less of it saves time?"""
+        """Whether a text is long enough that attending to a part of it saves time."""
         if length < self._least or self.step_seconds is None:
             return length >= self._least
         whole, part = (self.step_seconds(n) for n in (length, min(length, self._sparse.seen)))
@@ -156,7 +156,7 @@ class ForkReader(DraftReader):
         return 0 if self._made < 0 else max(map(self._cache.slots, self._cache.spec.attention))
 
     def follow(self, context: Context) -> Generator[Request, Completed, None]:
-        """Have a pruned cache of this text; a new one if there is none, or it is old."""
+        """Ensure a pruned cache of this text; a new one if there is none, or if it is old."""
         length = context.cache.length
         if 0 <= self._made <= length < self._made + self._refresh:
             return

@@ -63,8 +63,7 @@ def make(
 
 
 class RankRecord:
-    """What was claimed and what came true, by cell [draft drawn or not, depth, order, rank].
-    `scale`: what a claim there is to be multiplied by."""
+    """Claims and outcomes, by cell [draft drawn or not, depth, order, rank]. `scale`: the factor on a cell's claims."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -236,7 +235,7 @@ class _Drawing:
         return Draft(self.tokens, self.parents, self.claims, sampled=Sampled("recursive", self.probs))
 
     def score(self, step: StepResult) -> None:
-        """Which of the children that were tried along the accepted path came true."""
+        """Record which of the children tried along the accepted path were right."""
         record, node = self.owner.record, -1
         tokens, parents = step.tokens(), (step.rows.parents[step.root :] - step.root).tolist()
         for row, token in zip(step.path, step.picked, strict=True):

@@ -27,7 +27,7 @@ _LEVELS = 3  # how many suffixes count, the longest first
 _CROWD = 32  # a state with more followers than this is of little use
 _PLACES = 12  # of past texts are looked at, of the two best lengths
 _LONG = 64
-# How many occurrences the unforeseen weighs as much as, by the length of the match.
+# The weight of unseen tokens in occurrences, by the length of the match.
 _OPEN = [8.0, *(2.6 * length**-1.1 for length in range(1, _LONG + 1))]
 
 # Places of past texts by the length of their match, longest first.
@@ -102,7 +102,7 @@ class Suffix(BaseDrafter):
         )
 
     def _elsewhere(self, ids: list[int]) -> Places:
-        """Where past texts have what the text ends with; the index itself does not look far back."""
+        """Places of past texts that match the text's end; the match is extended beyond the index's depth."""
         if self._index is None:
             return []
         places = self._index.find(ids, _PLACES)[:2]

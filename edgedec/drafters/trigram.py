@@ -26,7 +26,7 @@ from edgedec.runtime import Outputs, TableSettings
 
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned
-_SAID = 0.5  # what a text says once is worth so much
+_SAID = 0.5  # the weight of a single occurrence in a text
 _TRUST, _BACKED_OFF = 0.8, 0.5  # of what was seen after these two tokens, or after the last alone
 _TRIED = 4  # so many followers are looked up; the others hardly matter
 
@@ -136,7 +136,8 @@ class Trigram(BaseDrafter):
         return ids, p, p
 
     def _explored(self, last: int, ids: list[int], p: list[float], visits: int) -> Ranked:
-        """The first few with what is still to learn after them: p sqrt(N) / (1 + n), N visits here and n there."""
+        """The first few tokens with an exploration bonus p sqrt(N) / (1 + n), for N visits here and n visits after the
+        token."""
         pairs, base, urge, haste = self.pairs, last * self.vocab, self.explore * sqrt(visits), p.copy()
         for i, token in enumerate(ids[:_TRIED]):
             slot = pairs.find(base + token)

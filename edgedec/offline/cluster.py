@@ -1,8 +1,8 @@
 """The same job through Ray Data: a stream of chunks of rows, mapped by a pool of workers.
 
 The driver reads the rows and keeps the journal, so a run on a cluster can be continued by a run without one, and the
-other way round. Rows go out no faster than results come in: Ray bounds the bytes between its operators, not how far
-ahead of one slow text the others may get. Workers need edgedec and the bundle's folder, not the input.
+other way round. The driver sends rows no faster than results arrive: Ray bounds the bytes between its operators, but
+not the distance between a slow text and the others. Workers need edgedec and the bundle's folder, not the input.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row
 from edgedec.offline.worker import ChunkQueue, Opening, Worker, pack, unpack
 
-# A worker's slots are filled by several chunks at a time, so that none of them stands empty at the end of one.
+# A worker processes several chunks at a time, so that no slot is empty at the end of a chunk.
 _CHUNKS = 4
 # How often the workers may die, each, while no row is finished.
 _RETRIES = 3
-# How often is looked whether machines were lost.
+# Seconds between checks for lost machines.
 _LOOK_S = 10.0
 _KEPT = "what is finished is kept for the same command"
-# Defaults that the environment overrides: Ray's core logs nothing on the screen and reports no usage.
+# Defaults, overridden by the environment: no log output of Ray's core on the screen, no usage reports.
 _UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -52,7 +52,7 @@ def run(job: BatchJob, opening: Opening, workers: int = 0, show: Show = lambda _
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, started and stopped here unless it runs already. It would print each retried call to stdout."""
+    """Ray, started and stopped here unless it runs already. Its prints of retried calls are discarded."""
     library = ray()
     began = not library.is_initialized()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -155,7 +155,7 @@ def _generate(
 
 @contextmanager
 def _watched(library: Any, rows: _Ahead, queue: Any) -> Iterator[None]:
-    """Chunks of a machine that is gone wait at Ray for another one: if nothing else happens, they are given again."""
+    """The results. Chunks of a lost machine may wait in Ray for a new one; without progress they are sent again."""
     over = Event()
 
     def watch() -> None:
@@ -178,12 +178,13 @@ def _watched(library: Any, rows: _Ahead, queue: Any) -> Iterator[None]:
 
 
 class _Ahead:
-    """The rows to do, in chunks, while the workers lack them. `flying`: those given out and not come back."""
+    """The remaining rows in chunks, sent while workers have room. `flying`: chunks that were sent and have no result
+    yet."""
 
     def __init__(self, job: BatchJob, journal: Journal, progress: Progress, workers: int) -> None:
         self._rows, self._journal, self._window = job.rows(journal, progress), journal, job.window
         self._size = max(1, 2 * job.slots // _CHUNKS)
-        # Twice the chunks that a worker works on: the next lie there when it has done one.
+        # Twice the chunks that a worker processes at a time, so that the next one is there when it finishes one.
         self._most = 2 * _CHUNKS * self._size * workers
         self._next = next(self._rows, None)
         self.flying: dict[int, Row] = {}
@@ -203,7 +204,7 @@ class _Ahead:
     def _chunk(self) -> Iterator[Row]:
         for _ in range(self._size):
             row = self._next
-            # One slow text does not let the others run ahead without end.
+            # Bound the distance between a slow text and the others.
             if row is None or row.number >= self._journal.done.low + self._window:
                 return
             self.flying[row.number] = row
@@ -213,7 +214,7 @@ class _Ahead:
 
 @contextmanager
 def _results(library: Any, arguments: tuple[Any, ...], workers: int) -> Iterator[Iterator[Any]]:
-    """What the workers make, while it comes."""
+    """The results of the workers, as they arrive."""
     with _quiet():
         found = _unpacked(_dataset(library, arguments, workers))
         try:
@@ -247,7 +248,7 @@ def _dataset(library: Any, arguments: tuple[Any, ...], workers: int) -> Any:
 
 
 def _source(library: Any, queue: Any) -> Any:
-    """What is handed in at the queue, as Ray Data reads."""
+    """The queue as a data source of Ray Data."""
     from ray.data.block import BlockMetadata
 
     def chunks() -> Iterator[Any]:
@@ -267,12 +268,12 @@ def _source(library: Any, queue: Any) -> Any:
 
 
 def _here(library: Any) -> dict[str, str]:
-    """Where the driver is: a machine whose end is that of the job anyway."""
+    """The driver's machine, without which the job ends in any case."""
     return {"ray.io/node-id": library.get_runtime_context().get_node_id()}
 
 
 def _last_line(error: Exception) -> str:
-    """After all the frames and advice."""
+    """The last line of an error's message, after stack frames and hints."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:300]
 
 
@@ -283,7 +284,7 @@ def _unpacked(dataset: Any) -> Generator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray Data without bars and logs on the screen; a block as soon as it is there, and not when it is large."""
+    """Ray Data without progress bars and logs; blocks are delivered at once, not when they are large."""
     from ray.data import DataContext
 
     log, context = logging.getLogger("ray.data"), DataContext.get_current().copy()

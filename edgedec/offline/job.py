@@ -1,4 +1,4 @@
-"""The whole of an offline batch: rows are read, generated, kept in a journal, and written in input order."""
+"""An offline batch: rows are read, generated, recorded in a journal, and written in input order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from edgedec.model import Model
     from edgedec.session import Session
 
-# How far a row may be read ahead of the first that is not finished; of each row in between a few integers are kept.
+# The most rows between the first unfinished row and the last one read; a few integers are kept for each of them.
 WINDOW = 4096
 
 
 @dataclass
 class Progress:
-    """Rows finished, by this run and those before; `failed` of them; `kept` were finished before.
+    """Finished rows, of this run and earlier ones; `failed`: those with errors; `kept`: those of earlier runs.
 
     `tokens` of this run; `at` of `size`: how much of the input is read (`size` None: unknown).
     """
@@ -50,10 +50,10 @@ Show = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class BatchJob:
-    """`source` -> `out`. The journal of what is finished is `out`.partial; run again after whatever ended it.
+    """`source` -> `out`. The journal of finished rows is `out`.partial; after an interruption the job can be run again.
 
-    about: what else the texts depend on (engine, context …), by name: a journal is only continued if it is the
-    same. force: start over, and replace what is there. pipe: read rows (JSONL) from it instead of `source`.
+    about: other settings that the texts depend on (engine, context …), by name: a journal is only continued if they are
+    equal. force: start over, and replace existing files. pipe: read rows (JSONL) from it instead of `source`.
     """
 
     source: Path
@@ -92,7 +92,7 @@ class BatchJob:
         return progress
 
     def rows(self, journal: Journal, progress: Progress) -> Iterator[Row]:
-        """The rows not finished yet. The finished ones must be those that the input has."""
+        """The unfinished rows; an error if a finished row differs from the input's."""
         before, known = journal.done.copy(), journal.entries()
         with reading(self.source, self._format(), self.pipe) as found:
             for row in found:
@@ -105,8 +105,7 @@ class BatchJob:
             raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts over")
 
     def parser(self, model: Model, header: Mapping[str, Any]) -> RequestParser:
-        """What reads the rows, with the seed of the journal; UsageError for a constraint or processors that cannot be
-        made."""
+        """The parser of the rows, with the journal's seed; UsageError for an invalid constraint or processors."""
         found = RequestParser(model, replace(self.defaults, seed=header["seed"]), header["created"], header["job"])
         if self.defaults.constraint is not None:
             found.constraint(*self.defaults.constraint)
@@ -175,7 +174,7 @@ class BatchJob:
         }
 
     def _fits(self, journal: Journal, header: Mapping[str, Any]) -> None:
-        """Refuse a journal of another input or other options."""
+        """UsageError for a journal of another input or other options."""
         was, now = journal.header["about"], header["about"]
         for name in sorted({*was, *now}):
             if was.get(name) != now.get(name):
@@ -208,5 +207,5 @@ def _keep(journal: Journal, number: int, digest: str, request: RowRequest, resul
 
 
 def _plain(value: object) -> str:
-    """The value as text that is the same in every process."""
+    """The value as text that is equal in every process."""
     return repr(sorted(value) if isinstance(value, frozenset) else value)

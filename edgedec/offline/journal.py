@@ -1,4 +1,4 @@
-"""Results as they come, beside the output: what a run that was killed leaves for the next one.
+"""The journal: results in the order of completion, in a file next to the output, from which a killed run is resumed.
 
 One line of JSON each, with a checksum of what follows it:
 
@@ -25,7 +25,7 @@ from edgedec.offline.reading import plain
 
 VERSION = 1
 _SYNC_S = 5.0
-_LONGEST = 64 << 20  # of the first line, which may be anything's
+_LONGEST = 64 << 20  # limit of the first line, which may belong to any file
 _PREFIX = b'{"crc": "'
 _OUT = b', "out": '
 _SKIP = len(_PREFIX) + 8 + len(b'", ')
@@ -67,7 +67,7 @@ class Journal:
     """Appended to by one process at a time."""
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
-        """`force`: what is there is thrown away."""
+        """`force`: discard an existing journal."""
         self.path = path
         self._file: IO[bytes] = path.open("a+b")
         try:
@@ -90,7 +90,7 @@ class Journal:
         self.sync()
 
     def add(self, row: int, digest: str, out: Mapping[str, Any], failed: bool) -> None:
-        """A row is finished; once this returns, no kill of this process takes it back."""
+        """Add a finished row; once this returns, it survives a kill of this process."""
         self._append({"row": row, "of": digest, **({"failed": True} if failed else {}), "out": out})
         self.done.add(row)
         self.failed += failed
@@ -98,7 +98,7 @@ class Journal:
             self.sync()
 
     def entries(self) -> Iterator[Entry]:
-        """What is finished by now, in the order of rows; holds as many entries as rows ended early."""
+        """The finished rows so far, in order; keeps in memory only those that ended early."""
         return _entries(self.path, self.done.copy(), self._end)
 
     def results(self) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ class Journal:
                 yield line[line.index(_OUT) + len(_OUT) : -2] + b"\n"
 
     def sync(self) -> None:
-        """To the disk, for the case that the machine dies, and not this process alone."""
+        """Flush to the disk, in case the machine fails and not only this process."""
         os.fsync(self._file.fileno())
         self._synced = monotonic()
 
@@ -128,7 +128,7 @@ class Journal:
         self._end = self._file.tell()
 
     def _read(self) -> int:
-        """Take up what is there; returns where it ends. What is torn is cut off."""
+        """Read the existing entries; returns the end offset. A torn last line is cut off."""
         file, end = self._file, 0
         file.seek(0)
         first = file.readline(_LONGEST)
@@ -172,7 +172,7 @@ def _entries(path: Path, done: Done, end: int) -> Iterator[Entry]:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """A line's content; None if it is not as it was written."""
+    """A line's content; None if it is damaged."""
     if not line.startswith(_PREFIX) or not line.endswith(b"}\n"):
         return None
     if line[len(_PREFIX) : _SKIP] != b'%08x", ' % zlib.crc32(line[_SKIP:-1]):

@@ -40,7 +40,7 @@ def is_line(data: Mapping[str, Any]) -> bool:
 
 
 def body_of(data: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """(whether it is a chat, the body without nulls) of a line; UsageError for what is no such request."""
+    """(whether it is a chat, the body without nulls) of a line; UsageError for anything else."""
     if data.get("method", "POST") != "POST" or data.get("url") not in (CHAT, COMPLETIONS):
         raise UsageError(f"method and url: must be POST and {CHAT} or {COMPLETIONS}")
     if not isinstance(data["body"], dict):
@@ -64,7 +64,7 @@ def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
 
 
 def constraint(body: Mapping[str, Any]) -> GivenConstraint | None:
-    """What the text of a line must be; UsageError if it is named twice, or not as it must be."""
+    """The constraint of a line; UsageError if there are two, or if it is invalid."""
     inner = body.get(given.STRUCTURED, {})
     if not isinstance(inner, dict) or not set(inner) <= set(given.guided_kinds()):
         raise UsageError(f"{given.STRUCTURED}: must be an object of {', '.join(given.guided_kinds())}")
@@ -92,7 +92,7 @@ def _schema(form: Mapping[str, Any]) -> str:
 
 
 def writer(number: int, data: Mapping[str, Any], model: str, created: int, job: str) -> Callable[[RowResult], Out]:
-    """What makes the response of a line; created, job: the time and the name of the batch."""
+    """A function that writes the response of a line; created, job: the time and the name of the batch."""
     name = blake2b(f"{job} {number}".encode(), digest_size=12).hexdigest()
 
     def write(result: RowResult) -> Out:

@@ -1,4 +1,4 @@
-"""Rows of a batch as requests: what to generate, and how the result is written beside the row's own columns."""
+"""Rows of a batch as requests: the options of the generation, and the output row with the result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class RequestParser:
         data: Mapping[str, Any],
         constraint: GivenConstraint | None = None,
     ) -> RowRequest:
-        """The defaults with the options in `data` and a constraint in their place. Raises what is wrong with them."""
+        """A request with the defaults, replaced by the options in `data` and the constraint. Raises an error if they
+        are invalid."""
         options = parse_options(data)
         config = self.defaults.config.override(options)
         if config.sampling.temperature > 0 and "seed" not in options:
@@ -94,7 +95,7 @@ class RequestParser:
         return self.prompt(data[column])
 
     def prompt(self, prompt: object) -> Sequence[int]:
-        """Text, or its tokens."""
+        """The tokens of a prompt that is given as text or as tokens."""
         if isinstance(prompt, str):
             return self.model.tokenizer.encode(prompt)
         if isinstance(prompt, list) and all(type(token) is int for token in prompt):
@@ -103,7 +104,7 @@ class RequestParser:
 
 
 def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
-    """The row's number, its columns that are no options, and the result."""
+    """A function that writes the row's number, its columns that are not options, and the result."""
     known = {*OPTIONS, *given.text_options(), PROCESSORS, column, "messages"}
     kept: Out = {}
     for name, value in data.items():
@@ -123,6 +124,6 @@ def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowR
 
 
 def _constraint(data: Mapping[str, Any]) -> GivenConstraint | None:
-    """That of a row's columns."""
+    """The constraint of a row's columns."""
     kinds = [kind for kind in given.text_options() if kind in data]
     return given.only([GivenConstraint(kind, given.text_of(kind, data[kind]), kind) for kind in kinds])

@@ -20,7 +20,7 @@ from edgedec.extras import install_command
 from edgedec.text.tokenizer import one_line
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-# A longer line is no row but a mistake.
+# Longer lines are rejected.
 LONGEST = 64 << 20
 _CHUNK = 64
 
@@ -48,7 +48,7 @@ def format_of(path: Path) -> str:
 
 
 def length(path: Path, form: str) -> int:
-    """How much there is to read, as `Row.at` counts."""
+    """The size of the input, in the unit of `Row.at`."""
     return int(parquet().ParquetFile(path).metadata.num_rows) if form == "parquet" else path.stat().st_size
 
 
@@ -76,7 +76,7 @@ def parquet() -> Any:
 
 
 def plain(value: object) -> Any:
-    """What JSON has no name for: bytes in base64, dates as ISO writes them, anything else as text."""
+    """A value without a JSON type: bytes in base64, dates in ISO format, anything else as text."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
@@ -102,7 +102,7 @@ def _jsonl(file: IO[bytes]) -> Iterator[Row]:
 
 
 def _object(line: bytes) -> tuple[dict[str, Any], str]:
-    """A line's columns, or what is wrong with it. Null is no value."""
+    """A line's columns, or its error. Null counts as missing."""
     try:
         found = json.loads(line.decode("utf-8"), parse_constant=_constant)
     except UnicodeDecodeError as error:

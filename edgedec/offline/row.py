@@ -1,4 +1,4 @@
-"""What is known of a row of a batch: its request, its result, and what holds for rows without options of their own."""
+"""The row of a batch: its request, its result, and the defaults of its options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Out = dict[str, Any]
 
 
 class RowResult(NamedTuple):
-    """The text of a row and why it ended; `error` if there is none."""
+    """The text of a row and its finish reason; `error` if there is no text."""
 
     text: str = ""
     finish: str = ""
@@ -26,10 +26,9 @@ class RowResult(NamedTuple):
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What to generate for a row, and `write`, which makes a line of the output of the result.
+    """The generation request of a row, and `write`, which converts the result to a line of the output.
 
-    `constraint`: kind and text of what the text must be; `processors`: words that name logits processors; `error`: why
-    nothing can be generated.
+    `constraint`: its kind and text; `processors`: logits processors by name; `error`: the reason if the row is invalid.
     """
 
     write: Callable[[RowResult], Out]
@@ -42,7 +41,7 @@ class RowRequest:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for rows without options of their own. `seed`: row i draws with seed + i; `column`: of the prompt."""
+    """The options of rows that do not set them. `seed`: row i draws with seed + i; `column`: of the prompt."""
 
     config: GenerationConfig = field(default_factory=GenerationConfig)
     constraint: tuple[str, str] | None = None

@@ -22,12 +22,12 @@ _ANY = 1 << 62
 
 
 class BatchRunner:
-    """At most `slots` texts at a time; each of them is what its session would generate alone."""
+    """A runner of at most `slots` texts at a time; each text is the same as if it were generated alone."""
 
     def __init__(self, parser: RequestParser, new_session: Callable[[], Session], slots: int) -> None:
         self._parser, self._new_session, self._slots = parser, new_session, slots
         self._batch = Batch(parser.model.runtime, tokens=_ANY, most=slots)
-        # Never used: what sessions share, draft heads among it, stays open between texts.
+        # Unused, but keeps shared objects such as draft heads open between texts.
         self._kept: Session | None = None
         self._ended: deque[tuple[int, RowRequest, RowResult]] = deque()
         self.running: dict[int, _Text] = {}
@@ -38,7 +38,7 @@ class BatchRunner:
         return len(self.running) >= self._slots
 
     def add(self, number: int, request: RowRequest) -> None:
-        """Start a text, or refuse it at once."""
+        """Start a text, or end it at once with an error."""
         if request.error:
             self._ended.append((number, request, RowResult(error=request.error)))
             return
@@ -50,10 +50,10 @@ class BatchRunner:
             self._ended.append((number, request, RowResult(error=str(error))))
 
     def step(self) -> Iterator[tuple[int, RowRequest, RowResult]]:
-        """One forward for all, and the texts that it ended."""
+        """One forward for all texts; returns the texts that ended."""
         if self.running:
             self._batch.step()
-            # What ended texts read can be continued from; as many of them are kept as run at a time.
+            # The caches of ended texts are kept as prefixes, as many as texts run at a time.
             self._batch.prefixes.evict(lambda: len(self._batch.prefixes) <= self._slots)
         while self._ended:
             yield self._ended.popleft()
@@ -91,13 +91,13 @@ class _Text:
         self._stopped = False
 
     def push(self, token: Token) -> bool:
-        """Has a stop string ended the text?"""
+        """Add a token; returns whether a stop string ended the text."""
         text, self._stopped = self._stream.push(token)
         self._pieces.append(text)
         return self._stopped
 
     def result(self) -> RowResult:
-        """What became of the row, once the text has ended."""
+        """The row's result after the text's end."""
         stats, sampling = self.session.stats, self.request.config.sampling
         error = None if self.job is None else self.job.error
         # A context that ran full ends the text; one that is too small for the prompt is an error.

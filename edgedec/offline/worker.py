@@ -1,4 +1,4 @@
-"""What runs on a cluster: workers, each a model and one continuous batch, and the queue they take their rows from."""
+"""The parts of a cluster job: workers, each with a model and one continuous batch, and their queue of rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Opening:
         )
 
     def sessions(self, model: Model) -> Callable[[], Session]:
-        """A function that makes sessions for one thread, whose drafters share what they learn."""
+        """A function that creates sessions for one thread, whose drafters share learned tables."""
         from edgedec.bundle.adapter import open_adapter
 
         tables: Tables = {}
@@ -73,7 +73,7 @@ class Made(NamedTuple):
 
 
 def pack(*values: object) -> Any:
-    """Rows of Ray Data, of one column: what Arrow has no types for is in it too."""
+    """Rows for Ray Data in one column, for values without an Arrow type."""
     import pyarrow
 
     return pyarrow.table({"packed": pyarrow.array([pickle.dumps(value) for value in values], pyarrow.large_binary())})
@@ -87,7 +87,8 @@ class ChunkQueue:
     """An actor: a queue of chunks of rows, from the driver to the workers."""
 
     def __init__(self, most: int) -> None:
-        """most: how many workers may start while no rows are handed in, which the end of others makes room for."""
+        """most: the number of workers that may start without a row being finished; the end of a worker makes room for
+        another."""
         self._chunks: asyncio.Queue[list[Row]] = asyncio.Queue()
         self._most, self._started, self._read = most, 0, False
 
@@ -99,7 +100,7 @@ class ChunkQueue:
         return await self._chunks.get()
 
     async def may_read(self) -> bool:
-        """Once: a task that Ray begins again would take the later rows for the first."""
+        """True once: a task that Ray restarts would read later rows as the first ones."""
         was, self._read = self._read, True
         return not was
 
@@ -114,7 +115,7 @@ class Worker:
     def __init__(self, job: BatchJob, opening: Opening, header: dict[str, Any], queue: Any) -> None:
         self._wrong: EdgedecError | None = None
         self._due: SimpleQueue[tuple[Row, Future[Made]]] = SimpleQueue()
-        # By a count of its own: a row may come twice, if Ray lost sight of a worker.
+        # Keyed by a counter, because a row may arrive twice if Ray lost the connection to a worker.
         self._waiting: dict[int, tuple[int, Future[Made]]] = {}
         self._keys = count()
         try:
@@ -162,7 +163,7 @@ class Worker:
 
 
 def _may_start(queue: Any) -> None:
-    """Refuse a worker after too many starts: a row may kill every worker it comes to."""
+    """Reject a worker after too many starts, because a row may crash every worker."""
     import ray
 
     if not ray.get(queue.may_start.remote()):
@@ -170,7 +171,7 @@ def _may_start(queue: Any) -> None:
 
 
 def _same(model: Model, job: BatchJob) -> None:
-    """A text must not depend on the worker that generates it."""
+    """An error unless the worker's model and engine are those of the job, so that texts do not depend on the worker."""
     for name, found in (("engine", model.runtime.name), ("model", model.bundle.digest)):
         expected = job.about.get(name, found)
         if found != expected:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgedec.offline.reading import parquet
 
-# Rows that are held at a time for Parquet, and that make a row group.
+# Rows in memory at a time for Parquet, which form a row group.
 _GROUP = 1024
 _MIXED = object()
 
@@ -41,7 +41,7 @@ def _parquet(path: Path, results: Callable[[], Iterator[bytes]]) -> None:
     for group in _groups(results()):
         for name in dict.fromkeys(name for row in group for name in row):
             kinds[name] = _wider(kinds.get(name), [row.get(name) for row in group])
-    # What is of several kinds is kept as JSON.
+    # Columns of several types are stored as JSON.
     mixed = [name for name, kind in kinds.items() if kind is _MIXED or _hollow(kind)]
     kinds |= {name: pyarrow.string() for name in mixed}
     schema = pyarrow.schema(
@@ -76,7 +76,7 @@ def _wider(known: Any, values: list[Any]) -> Any:
 
 
 def _hollow(kind: Any) -> bool:
-    """Is there an object without members in it, which Parquet cannot hold?"""
+    """Whether the type has an object without members, which Parquet does not support."""
     from pyarrow import types
 
     if types.is_struct(kind):

@@ -3,8 +3,8 @@
 Wan et al. 2024. Two decisions. By block: where attention is spread over many slots more of them stay, where it gathers
 on few, fewer (here by the number of slots that it effectively rests on, 1 / sum p^2). By slot: those stay that were
 paid most, and the latest. Of the others, each is compared with those that stay, by the cosine of their keys: where the
-best match is as good as matches have been of late (a running mean, `ema`), it is merged into it instead of forgotten,
-by weights exp(similarity) against e for the slot that stays.
+best match is as good as the running mean of matches (`ema`), it is merged into it instead of forgotten, by weights
+exp(similarity) against e for the slot that stays.
 """
 
 from __future__ import annotations

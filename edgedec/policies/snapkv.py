@@ -1,7 +1,7 @@
 """Keeps the prompt's slots with the most attention from its last rows (SnapKV).
 
 Li et al. 2024. The last `window` rows of a prompt show what the answer will look at. What stands beside such a slot
-stays with it (`pool`). A slot stays for all heads of a block or for none, unless `heads` says apart. With `every`, the
+stays with it (`pool`). A slot stays for all heads of a block or for none, unless `heads` is set. With `every`, the
 generated text is pruned in the same way after each so many tokens; without it only prompts are.
 """
 

@@ -6,8 +6,8 @@ An image is hundreds of rows, of which few matter. Three places, each by itself:
     prefill    above `layer` only the image rows go on that the text after them looks at (`read_rows`): the share `rate`
     decoding   of the image rows cached, the share `budget` stays; with `text` below 1 also of the text, every `every`
 
-Which rows are an image's is said by `mark`, by their positions; they may be given as embeddings (`Rows.embedded`).
-Without a mark nothing is dropped.
+`mark` sets an image's rows, by their positions; they may be given as embeddings (`Rows.embedded`). Without a mark
+nothing is dropped.
 """
 
 from __future__ import annotations

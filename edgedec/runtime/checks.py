@@ -118,7 +118,8 @@ def _check_queries(call: Call, spec: ModelSpec, can: Capabilities) -> None:
 
 
 def check_readout(wanted: Outputs, spec: ModelSpec) -> Readout:
-    """The readout that is wanted; UsageError unless it is of this vocabulary and nothing else is wanted of the head."""
+    """The requested readout; UsageError unless it is of this vocabulary and no other output of the head is
+    requested."""
     readout = wanted.readout
     if readout is None or wanted.logits or wanted.logsum or wanted.draw or not wanted.top:
         raise UsageError("a readout gives the best tokens only: no logits and no logsum with it, and top from 1 on")

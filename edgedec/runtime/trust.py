@@ -37,7 +37,7 @@ def trusting(trusted: bool) -> Iterator[None]:
 
 
 def check_code(bundle: Bundle, file: str) -> None:
-    """BundleUnsafe unless the user trusts this code; BundleCorrupt unless the file is what the manifest says."""
+    """BundleUnsafe unless the user trusts this code; BundleCorrupt unless the file has the manifest's hash."""
     reason = why_not_run(bundle)
     if reason is not None:
         raise BundleUnsafe(f"{bundle.path}: {file} is machine code; {reason}")

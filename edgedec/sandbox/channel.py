@@ -10,7 +10,7 @@ import struct
 import threading
 from typing import IO, Any, Protocol
 
-# Nothing that a guest has to say is longer.
+# The largest frame of a guest.
 LARGEST = 256 << 20
 # Bytes read at a time; seconds to hand in a request.
 _CHUNK, _LARGEST_CHUNK, _SEND = 1 << 16, 1 << 20, 30.0
@@ -26,7 +26,7 @@ class Channel(Protocol):
     def receive(self, seconds: float) -> Frame: ...
 
     def ready(self, seconds: float) -> bool:
-        """Would `receive` return, or raise EOFError, within so many seconds?"""
+        """Whether `receive` would return, or raise EOFError, within `seconds`."""
         ...
 
     def close(self) -> None: ...
@@ -46,7 +46,7 @@ def unpacked(text: bytes, blob: bytes) -> Frame:
 
 
 def sizes(head: bytes | bytearray) -> tuple[int, int]:
-    """Of the JSON and of the block; a worker that was taken over may say anything."""
+    """The sizes of the JSON and of the block, checked, as a compromised worker may send anything."""
     text, blob = _HEAD.unpack(head)
     if text + blob > LARGEST:
         raise EOFError("a frame of the worker is too large")

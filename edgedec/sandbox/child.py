@@ -27,13 +27,13 @@ def read(source: Callable[[int], bytes], n: int) -> bytes:
     while len(found) < n:
         more = source(n - len(found))
         if not more:
-            os._exit(0)  # whoever wanted it is gone
+            os._exit(0)  # the requesting process is gone
         found += more
     return bytes(found)
 
 
 class _Stream:
-    """What was read at once and not used yet."""
+    """A buffer of bytes that were read but not used yet."""
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
         self._source, self._left = source, b""
@@ -61,7 +61,7 @@ def one_line(error: BaseException) -> str:
 
 
 def answer(guest: Any, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """(values, block) of a request, or what is wrong with it; a Rust panic is a BaseException."""
+    """(values, block) of a request, or its error; a Rust panic is a BaseException."""
     try:
         return guest.handle(message, blob)
     except MemoryError:
@@ -92,7 +92,7 @@ def serve(guest: Any, source: Callable[[int], bytes], sink: Callable[[bytes], ob
 
 
 def limit(limits: dict[str, Any]) -> None:
-    """Memory beyond what is there already, stack, and no files, no new processes to speak of, no core dumps."""
+    """Limit memory (beyond the present use) and stack; forbid files, almost all new processes, and core dumps."""
     import resource
 
     used = 0
@@ -117,7 +117,7 @@ def limit(limits: dict[str, Any]) -> None:
 
 
 def fork_workers(guest: Any, control: socket.socket) -> None:
-    """A worker for each request; reports how those ended that it is asked about."""
+    """Fork a worker for each request; answer queries for the exit codes of ended workers."""
     ended: dict[int, int] = {}
     while True:
         head, fds, _, _ = socket.recv_fds(control, HEAD.size, 1)
@@ -152,7 +152,7 @@ def _reap(ended: dict[int, int]) -> None:
         if not pid:
             return
         ended[pid] = os.waitstatus_to_exitcode(status)
-        while len(ended) > 1000:  # nobody has asked about them
+        while len(ended) > 1000:  # no query has come for them
             del ended[next(iter(ended))]
 
 
@@ -187,7 +187,7 @@ def main() -> None:
         source, sink = control.recv, control.sendall
     else:
         out = os.fdopen(os.dup(1), "wb", 0)
-        os.dup2(2, 1)  # what a guest prints is no frame
+        os.dup2(2, 1)  # a guest's prints must not corrupt the frames
         source, sink = os.fdopen(os.dup(0), "rb", 0).read, out.write
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this
     first, _ = receive(source)

@@ -1,4 +1,4 @@
-"""Where workers come from: a host process that has loaded a guest and forks them, or a process started for each."""
+"""The source of workers: a host process that has loaded a guest and forks them, or a new process for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgedec.sandbox.limits import GuestLimits
 from edgedec.sandbox.worker import GuestWorker
 
 _CHILD = Path(__file__).with_name("child.py")
-# A large vocabulary is read in about a second, here perhaps beside other work.
+# Seconds until a guest must be loaded; a large vocabulary takes about a second, longer on a busy machine.
 _START = 120.0
 _FORKS = sys.platform in ("linux", "darwin") and hasattr(socket, "send_fds")
 _KEPT = (
@@ -36,12 +36,12 @@ _KEPT = (
 
 
 def enabled() -> bool:
-    """Are guests run in worker processes? `EDGEDEC_SANDBOX=off` says no."""
+    """Whether guests run in worker processes: always, unless `EDGEDEC_SANDBOX=off`."""
     return os.environ.get("EDGEDEC_SANDBOX", "") != "off"
 
 
 class Sandbox:
-    """Workers of one guest. Started when first needed; shared by all threads; begun anew in a forked process."""
+    """Workers of one guest. Started on first use; shared by all threads; restarted in a forked process."""
 
     def __init__(self, guest: Path, setup: Mapping[str, Any] | None = None, limits: GuestLimits | None = None) -> None:
         """guest: a file of Python that imports nothing of edgedec; setup: what its `setup` gets, once a process."""
@@ -60,13 +60,13 @@ class Sandbox:
                 self._begin()
 
     def worker(self) -> GuestWorker:
-        """A process of its own; LimitExceeded or RuntimeUnavailable if none can be had."""
+        """A new worker process; LimitExceeded or RuntimeUnavailable if it cannot be started."""
         if self._owner not in (0, os.getpid()):
             self._lock = threading.Lock()  # another thread may have held it when this process was forked
         return self._forked() if _FORKS else self._spawned()
 
     def close(self) -> None:
-        """End the host process; workers go on until they are closed."""
+        """End the host process; workers continue until they are closed."""
         with self._lock:
             self._end_host()
 
@@ -174,7 +174,7 @@ class Sandbox:
 
 
 def _checked(channel: Channel, guest: Path) -> None:
-    """Wait until the guest is loaded; RuntimeUnavailable says why it is not."""
+    """Wait until the guest is loaded; RuntimeUnavailable has the reason if it fails."""
     try:
         said, _ = channel.receive(_START)
     except (TimeoutError, EOFError) as error:
@@ -185,7 +185,7 @@ def _checked(channel: Channel, guest: Path) -> None:
 
 def _started(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    # No key of the environment is a stranger's business.
+    # Secrets in the environment must not reach untrusted input.
     env = {**kept, "TOKENIZERS_PARALLELISM": "false", "PYTHONIOENCODING": "utf-8"}
     how.setdefault("stdout", subprocess.DEVNULL)
     try:

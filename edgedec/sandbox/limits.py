@@ -1,4 +1,4 @@
-"""What a worker process may use."""
+"""The limits of a worker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SIGNALS = ("SIGPROF", "SIGXCPU", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL")
 @dataclass(frozen=True)
 class GuestLimits:
     """seconds: of processor time for one request. memory: MiB that a worker may take beyond what its host has.
-    stack: MiB. patience: seconds on the clock, a backstop for what waits instead of computing, or a starved machine.
+    stack: MiB. patience: seconds of wall time, a backstop for a guest that waits instead of computing, or for a starved
+    machine.
     """
 
     seconds: float = 2.0
@@ -23,7 +24,7 @@ class GuestLimits:
     patience: float = 30.0
 
     def message(self) -> dict[str, float]:
-        """As the host process reads them."""
+        """The limits in the form of the host process."""
         return {"seconds": self.seconds, "memory": self.memory * _MIB, "stack": self.stack * _MIB}
 
     def exceeded(self, status: int | None) -> LimitExceeded:

@@ -1,4 +1,4 @@
-"""A worker process as this process sees it."""
+"""The client side of a worker process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRIORITIES = (0.02, 10), (0.2, LOWEST)
 
 
 class Reply(NamedTuple):
-    """What a guest returned; `error` is what it refused, in one line."""
+    """A guest's reply; `error`: its message in one line if it rejected the request."""
 
     values: dict[str, Any]
     blob: bytes
@@ -40,12 +40,13 @@ class GuestWorker:
         return self._alive
 
     def call(self, blob: bytes = b"", **message: Any) -> Reply:
-        """The reply to one request; LimitExceeded if it cost the worker its life."""
+        """The reply to one request; LimitExceeded if the worker was killed."""
         self.send(blob, **message)
         return self.receive()
 
     def send(self, blob: bytes = b"", **message: Any) -> None:
-        """Hand in a request, and go on; its reply is the next that `receive` returns. `seconds`: less time for it."""
+        """Send a request without waiting; its reply is the next that `receive` returns. `seconds`: a shorter time
+        limit."""
         if not self._alive:
             raise LimitExceeded("its worker process has ended")
         try:
@@ -56,7 +57,7 @@ class GuestWorker:
         self._waiting += 1
 
     def ready(self, seconds: float = 0.0) -> bool:
-        """Has the reply come, or will it within so many seconds? True as well where none is awaited."""
+        """Whether the reply arrives within `seconds`; True if no reply is awaited."""
         if not self._alive or not self._waiting or self._channel.ready(seconds):
             return True
         self._lower()
@@ -92,7 +93,7 @@ class GuestWorker:
             self._channel.close()
 
     def _lower(self) -> None:
-        """What takes long leaves the processor to those who generate."""
+        """Lower the priority of a long request, so that generation has the processor."""
         taken = monotonic() - self._since
         priority = max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0)
         if self._pid and priority > self._priority and hasattr(os, "setpriority"):

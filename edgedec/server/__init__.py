@@ -3,6 +3,6 @@
     access -> app -> routes, responses, ollama -> service -> pool -> engine (one thread and one batch a model)
                      stream, answer <- choice <-----------------------+
 
-`api`, `bodies` and `fields` read requests, `completions` makes texts to generate of them, `choice` reads what the
-engine's events say of each. Needs the extra `serve` (starlette, uvicorn); nothing else in edgedec imports this package.
+`api`, `bodies` and `fields` read requests, `completions` converts them to generations, `choice` reads each text from
+the engine's events. Needs the extra `serve` (starlette, uvicorn); nothing else in edgedec imports this package.
 """

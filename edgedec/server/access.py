@@ -19,7 +19,7 @@ from edgedec.server.errors import APIError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Each answered request: method, path, status, seconds; never what was asked or answered.
+# One line per answered request: method, path, status, seconds; never its content.
 log = logging.getLogger("edgedec.requests")
 # Paths that need no key: monitoring has none, and the page has a field for it.
 _OPEN = ("/health", "/")
@@ -84,7 +84,7 @@ class AccessMiddleware:
         if self._policy.key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Bytes, as they came: compare_digest takes no other characters than ASCII in text.
+        # Raw bytes, because compare_digest accepts only ASCII in strings.
         if scheme.lower() != "bearer" or not compare_digest(given.strip().encode("latin-1"), self._policy.key.encode()):
             raise APIError(401, "give the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
@@ -114,7 +114,7 @@ def host_of(header: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Is an address to bind to this machine's own?"""
+    """Whether a bind address is local to this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

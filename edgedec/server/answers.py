@@ -1,4 +1,4 @@
-"""Answers as bytes: JSON that is valid UTF-8 whatever a request or a model put into it, whole or as a stream."""
+"""Answers as bytes: JSON that is valid UTF-8 for any content, whole or as a stream."""
 
 from __future__ import annotations
 

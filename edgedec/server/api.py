@@ -16,7 +16,7 @@ from edgedec.server.bodies import MOST_DEPTH, checked, depth
 from edgedec.server.errors import APIError
 from edgedec.server.shaping import of_format, shaping_of
 
-# Tokens of a completion unless the request says more: OpenAI's.
+# Default tokens of a completion, as OpenAI's.
 _DEFAULT_TOKENS = 16
 Prompt = str | tuple[int, ...]
 
@@ -24,7 +24,7 @@ Prompt = str | tuple[int, ...]
 @dataclass(frozen=True)
 class Tools:
     """The functions that the model may call, with the schemas of their arguments; `choice`: auto or required;
-    `parallel`: may it call several in one turn?"""
+    `parallel`: whether it may call several in one turn."""
 
     described: tuple[Mapping[str, Any], ...]
     schemas: Mapping[str, Mapping[str, Any]]
@@ -37,9 +37,9 @@ class TextRequest:
     """A chat (`messages`) or completions (`prompts`): its content, and the `options` of generation that it names.
 
     `target`: the model and the adapter that it names. `best_of`: how many texts are generated for each prompt, of
-    which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `constraint`: what the text must
-    be; None: anything. `processors`: words that name logits processors. `variables`: names for the chat template.
-    `before`: tokens in front of the prompt.
+    which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `constraint`: the form of the
+    text; None: any text. `processors`: logits processors by name. `variables`: names for the chat template. `before`:
+    tokens in front of the prompt.
     """
 
     options: Mapping[str, Any]
@@ -61,7 +61,7 @@ class TextRequest:
 
     @property
     def texts(self) -> int:
-        """How many are generated for each prompt."""
+        """The number of texts that are generated for each prompt."""
         return self.best_of or self.n
 
 
@@ -105,7 +105,7 @@ def completion(raw: bytes) -> TextRequest:
 
 
 def embedding(raw: bytes) -> tuple[TextRequest, bool]:
-    """(what to embed as prompts, whether as base64)."""
+    """(the prompts to embed, whether the answer is in base64)."""
     body = checked(raw, fields.EMBEDDING)
     packed = body.get("encoding_format") == "base64"
     return TextRequest({}, prompts=_prompts(body["input"]), target=target_of(body)), packed
@@ -117,7 +117,7 @@ def target_of(body: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def options_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of generation in a body; APIError 400 names one that is not as it must be."""
+    """The options of generation in a body; APIError 400 names an invalid one."""
     try:
         return parse_options(body)
     except UsageError as error:
@@ -126,7 +126,7 @@ def options_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as templates take it: content as one string, a developer's role as the system's."""
+    """A message in the form for templates: content as one string, the role developer as system."""
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content", "")
     message["content"] = content if isinstance(content, str) else "".join(part["text"] for part in content)
@@ -138,14 +138,14 @@ def read_message(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request sets for the chat template. Templates of models that think read `enable_thinking`."""
+    """The template variables of a request. Templates of thinking models use `enable_thinking`."""
     effort = body.get("reasoning_effort")
     variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
     return variables | dict(body.get("chat_template_kwargs", {}))
 
 
 def read_tools(body: Mapping[str, Any]) -> Tools | None:
-    """The functions that the model may call; None if it may call none."""
+    """The functions that the model may call; None if there are none."""
     tools, choice = body.get("tools") or [], body.get("tool_choice", "auto")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {"type": "object"} for tool in tools}
     if len(schemas) < len(tools):
@@ -185,7 +185,7 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
 
 
 def _read(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Templates write a call's arguments as JSON themselves."""
+    """A call with its arguments as an object, because templates write the JSON themselves."""
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])

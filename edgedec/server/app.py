@@ -1,4 +1,4 @@
-"""The application: the routes of all doors, monitoring, and how failures are answered."""
+"""The application: the routes of all APIs, monitoring, and error answers."""
 
 from __future__ import annotations
 

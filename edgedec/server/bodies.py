@@ -13,7 +13,7 @@ from edgedec.server.schema import Schema, check
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# Deeper than any request needs, and far from where a recursion in Python ends.
+# Deeper than any request needs, and far below Python's recursion limit.
 MOST_DEPTH = 100
 
 
@@ -47,7 +47,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def checked(raw: bytes, schema: Schema) -> dict[str, Any]:
-    """The body of a request, as its schema describes it; APIError 400 names what is not."""
+    """The body of a request, checked against its schema; APIError 400 names the invalid member."""
     body = parse(raw)
     for name in body:
         if name not in schema["properties"]:
@@ -68,7 +68,7 @@ def _finite(text: str) -> float:
 
 
 def depth(value: Any) -> int:
-    """How many arrays and objects are inside one another."""
+    """The nesting depth of arrays and objects."""
     found, level = 0, [value] if isinstance(value, dict | list) else []
     while level:
         found += 1

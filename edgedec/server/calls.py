@@ -1,4 +1,4 @@
-"""Function calls as they are written: the name once it is whole, the arguments piece by piece."""
+"""Streaming of function calls: the name once it is complete, the arguments piece by piece."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAIL = re.compile(r"\s*\}")
 
 
 class CallPiece(NamedTuple):
-    """More of a call by its number: its name, with which it begins, or text of its arguments."""
+    """The next piece of a call by its number: its name at first, then text of its arguments."""
 
     call: int
     name: str
@@ -20,8 +20,8 @@ class CallPiece(NamedTuple):
 
 
 class CallReader:
-    """Reads a text that is held to calls, one JSON object after another. `begun`: how many calls have begun; `inside`:
-    the last of them is not complete; `fed`: it has got text.
+    """A reader of a text that is constrained to calls, one JSON object after another. `begun`: the number of calls that
+    have begun; `inside`: the last one is not complete; `fed`: it has received text.
 
     >>> reader = CallReader({"f"})
     >>> reader.push('{"name": "f", "argu'), reader.push('ments": {"a": "}'), reader.push('"}}')
@@ -41,7 +41,7 @@ class CallReader:
         return self._state in ("arguments", "tail")
 
     def push(self, text: str) -> list[CallPiece]:
-        """What became certain. A text that turns out to be no call gives nothing from there on."""
+        """The pieces that are final now. A text that is not a call after all gives no pieces from there on."""
         self._rest, self.fed = self._rest + text, True
         found: dict[int, CallPiece] = {}
         while self._rest:
@@ -77,7 +77,7 @@ class CallReader:
         return [CallPiece(self.begun - 1, "", piece)]
 
     def _ends(self, sign: str) -> bool:
-        """Does this sign end the object?"""
+        """Whether this character ends the object."""
         if self._quoted:
             self._quoted = self._escaped or sign != '"'
             self._escaped = not self._escaped and sign == "\\"

@@ -1,6 +1,6 @@
 """One text of an answer as it grows: thoughts, text and function calls, from the engine's events.
 
-All doors (OpenAI's two, Responses, Ollama's) read texts through this; they differ in shape only.
+All APIs (OpenAI's two, Responses, Ollama's) read texts through this; they differ in format only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 @dataclass
 class Delta:
-    """What an event added. `tokens`: those that became part of the answer; `pieces`: of calls that are being written;
-    `calls`: all calls, once the text has ended; `whole`: those of them that were not given in pieces."""
+    """The additions of an event. `tokens`: tokens that became part of the answer; `pieces`: of unfinished calls;
+    `calls`: all calls, once the text has ended; `whole`: the calls that were not sent in pieces."""
 
     thought: str = ""
     text: str = ""
@@ -55,7 +55,7 @@ class Choice:
         self._functions = None if tools is None else CallSplitter(tools.schemas, tools.choice == "required")
 
     def add(self, event: Event) -> Delta:
-        """What an event adds; APIError if the text was ended by an error or from outside."""
+        """The additions of an event; APIError if an error or a cancellation ended the text."""
         if isinstance(event, PromptEvent):
             self.prompt = event.tokens
             return Delta(prompt=event.tokens)
@@ -94,7 +94,7 @@ class Choice:
         rest, self.calls = self._functions.end()
         delta, begun = self._grown(thought, shown + rest), self._functions.reader.begun
         delta.pieces, delta.calls, delta.whole = self._functions.pieces, self.calls, self.calls[begun:]
-        if begun:  # a call that was cut off has been given already
+        if begun:  # a truncated call has been sent already
             delta.text = shown
         if self.calls:
             delta.tokens = []
@@ -111,7 +111,7 @@ class Choice:
 
 
 def check(end: EndEvent) -> None:
-    """APIError, if a text was ended by an error or from outside."""
+    """APIError if an error or a cancellation ended a text."""
     if end.finish == "timeout":
         raise APIError(504, "the request took too long", code="timeout")
     if end.finish == "closing":

@@ -47,7 +47,7 @@ class _Prompt(NamedTuple):
 def completions(
     model: Model, request: TextRequest, context: int, most: int, adapter: Adapter | None = None
 ) -> list[Completion]:
-    """All texts of a request; APIError 400 for what cannot be done. `most`: tokens that a text may get."""
+    """All texts of a request; APIError 400 for unsupported requests. `most`: the most tokens of a text."""
     limit = request.options.get("max_tokens", most)
     if limit > most:
         raise APIError(400, f"max_tokens: this server allows {most} at most", "max_tokens", "invalid_value")
@@ -62,7 +62,7 @@ def completions(
     for ids, echo, thinks in prompts:
         longest = replace(config, max_tokens=min(limit, _room(ids, context)))
         if scores and longest.max_tokens == 1:
-            # An evaluation harness asks for one token and takes it off again: it must be there, be it the end.
+            # An evaluation harness requests one token and removes it again: it must exist, even if it is an end token.
             longest = replace(longest, ignore_eos=True)
         for choice in range(request.texts):
             processors = _processors(model, request)
@@ -85,7 +85,7 @@ def tokens_of(model: Model, prompts: Sequence[Prompt], context: int) -> list[tup
 
 
 def _config(model: Model, request: TextRequest) -> GenerationConfig:
-    """What the model's makers suggest, with the options of the request in its place."""
+    """The model's default sampling settings, replaced by the options of the request."""
     ranks = request.texts > request.n
     logprobs = 0 if ranks and request.logprobs is None else request.logprobs
     config = GenerationConfig(model.sampling, logprobs=logprobs).override(request.options)
@@ -116,7 +116,7 @@ def _read_prompts(model: Model, request: TextRequest) -> list[_Prompt]:
 
 
 def _joined(model: Model, before: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
-    """A prompt after the tokens of an earlier text, without a second beginning of text."""
+    """A prompt after the tokens of an earlier text, without a second BOS token."""
     if before and ids and before[0] == ids[0] and ids[0] in model.tokenizer.hidden:
         ids = ids[1:]
     return *_ids(model, before), *ids
@@ -144,7 +144,7 @@ def _room(ids: tuple[int, ...], context: int, name: str = "prompt") -> int:
 
 
 def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ...]:
-    """New ones for a text."""
+    """New logits processors for a text."""
     if not request.processors:
         return ()
     try:

@@ -1,8 +1,8 @@
 """One thread that owns the batch; requests come from the event loop, events go back to it.
 
-Every text is a session of its own, submitted to one `Batch`, which decides what runs: at most `slots` texts, whose
-caches hold at most `room` tokens, in the order they came. A text that begins as an earlier one continues from its
-cache. More requests than may wait are refused at once. When the device is lost nothing more is accepted.
+Every text is a session of its own, submitted to one `Batch`, which admits at most `slots` texts, whose caches hold at
+most `room` tokens, in the order of arrival. A text with the prefix of an earlier one continues from its cache. Requests
+above the queue's limit are rejected at once. After the loss of the device all requests are rejected.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger("edgedec.server")
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """slots: texts at a time, of `context` tokens each; tokens: what all caches together may hold, 0: as many as the
-    slots; queue: how many more may wait; seconds: for a request; offload: a folder for ended texts that the caches
-    have no room for, and the bytes that it may take, 0: none; held: tokens of a text that are in the cache at a time at
-    most, 0: all."""
+    """slots: texts at a time, of `context` tokens each; tokens: the most tokens in all caches, 0: as many as the slots
+    need; queue: the most waiting requests; seconds: the time limit of a request; offload: a folder for ended texts that
+    the caches have no room for, and its size limit in bytes, 0: none; held: the most tokens of a text in the cache at a
+    time, 0: all."""
 
     slots: int = 4
     context: int = 1024
@@ -61,7 +61,7 @@ class ServerLimits:
 
     @property
     def each(self) -> int:
-        """Tokens of cache that a text takes at most."""
+        """The most cache tokens of a text."""
         return self.held or self.context
 
     @property
@@ -71,8 +71,8 @@ class ServerLimits:
 
 
 class EngineThread:
-    """`start` it in a running event loop, `generate` and `embed` from there; `drain` refuses what is new, `close` ends
-    it."""
+    """The engine's thread. `start` it in a running event loop, `generate` and `embed` from there; `drain` rejects new
+    requests, `close` ends it."""
 
     def __init__(
         self, model: Model, limits: ServerLimits, on_end: Callable[[EndEvent], None] = lambda end: None
@@ -83,7 +83,7 @@ class EngineThread:
         self.offload = Offload(folder, size) if size else None
         self._batch = self._new_batch()
         self._tables: Tables = {}
-        # Never used: what sessions share, draft heads among it, stays open between requests.
+        # Unused, but keeps shared objects such as draft heads open between requests.
         self._kept: Session | None = None
         self._new: deque[EngineRequest] = deque()
         self._requests: list[EngineRequest] = []
@@ -91,7 +91,7 @@ class EngineThread:
         self._posts: list[tuple[Submission, Event]] = []
         self._held, self._counts = 0, (0, 0)
         self._draining = self._closed = False
-        # What the device said when it was lost, in one line; "" while it is not.
+        # The device's message when it was lost, in one line; "" while it works.
         self.lost = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="edgedec-engine", daemon=True)
@@ -102,12 +102,12 @@ class EngineThread:
 
     @property
     def waiting(self) -> int:
-        """For a slot, or for room in the caches."""
+        """The number of texts that wait for a slot, or for room in the caches."""
         return len(self._requests) - self.running
 
     @property
     def idle(self) -> bool:
-        """Does nothing run or wait?"""
+        """Whether no text runs or waits."""
         return not self._requests
 
     @property
@@ -139,7 +139,7 @@ class EngineThread:
         return self._submit(run, requests)
 
     def drain(self) -> None:
-        """Refuse what is new and what waits; what runs continues."""
+        """Reject new and waiting requests; running ones continue."""
         with self._changed:
             self._draining = True
             for request in self._requests:
@@ -175,7 +175,7 @@ class EngineThread:
         return run
 
     def _cancel(self, run: Submission) -> None:
-        """From any thread."""
+        """Cancel a run; callable from any thread."""
         with self._changed:
             for request in self._requests:
                 if request.run is run and not request.finish:
@@ -206,7 +206,7 @@ class EngineThread:
             return not self._closed
 
     def _add_new(self) -> None:
-        """Submit what came to the batch, which admits it when there is room."""
+        """Submit new requests to the batch, which admits them when there is room."""
         while self._new:
             request = self._new.popleft()
             try:
@@ -220,7 +220,7 @@ class EngineThread:
                     self._fail(error)
 
     def _end_overdue(self) -> None:
-        """End those that were cancelled, and those past their deadline."""
+        """End cancelled requests, and requests past their deadline."""
         now = monotonic()
         for request in self._requests.copy():
             if not request.finish and now > request.deadline:
@@ -238,13 +238,14 @@ class EngineThread:
             self._on_end(event)
 
     def _note_lost(self, error: Exception) -> None:
-        """Some errors of a GPU stay for as long as the process does: whatever is called next fails too."""
+        """Note the loss of the device: some errors of a GPU persist for the rest of the process, and all later calls
+        fail."""
         if device_said(error) is not None and not self.lost and device_lost(self.model.runtime):
             with self._changed:
                 self.lost = _told(error)
 
     def _fail(self, error: Exception) -> None:
-        """Lose all texts: nothing of what ran can be trusted."""
+        """End all texts with an error, because their state is unreliable."""
         if not self.lost:  # nothing can be freed there
             if self.offload is not None:
                 self.offload.clear()
@@ -280,7 +281,8 @@ class EngineThread:
 
 
 def _told(error: Exception) -> str:
-    """What clients are told of an error: what a device said; of others, which may say anything, only the kind."""
+    """The message of an error for clients: a device's own message; for other errors, which may contain anything, only
+    the type."""
     return device_said(error) or type(error).__name__
 
 

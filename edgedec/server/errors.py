@@ -1,4 +1,4 @@
-"""The answer to a request that fails: OpenAI's error object, or Ollama's under `/api/`."""
+"""The answer to a failed request: OpenAI's error object, or Ollama's under `/api/`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
 
 
 class APIError(Exception):
-    """An answer other than 200. `param`: the parameter at fault; `wait`: seconds until trying again may help."""
+    """An answer other than 200. `param`: the invalid parameter; `wait`: seconds until a retry."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None, wait: int | None = None
@@ -22,7 +22,7 @@ class APIError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def body_for(self, path: str) -> dict[str, Any]:
-        """What clients of this path expect."""
+        """The error body in the format of this path's API."""
         return {"error": self.message} if path.startswith("/api/") else self.body
 
     @property

@@ -1,7 +1,7 @@
 """The parameters of every endpoint, as the JSON schemas that requests are checked against and `/openapi.json` shows.
 
-Everything else is refused by name. A null means the same as leaving the parameter out. How to generate is declared in
-`edgedec.decoding.config`: each option there is a parameter here.
+Unknown parameters are rejected by name. A null is equivalent to a missing parameter. The options of generation are
+declared in `edgedec.decoding.config`: each of them is a parameter here.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ NARROWER: dict[str, dict[str, Any]] = {
 
 
 def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema, or null: OpenAI's clients send null for what is left out."""
+    """The schema, or null: OpenAI's clients send null for missing parameters."""
     if "anyOf" in schema:
         return {"anyOf": [{"type": "null"}, *schema["anyOf"]]}
     return {**schema, "type": [schema["type"], "null"]}
 
 
 GENERATION = {name: nullable({**option.schema, **NARROWER.get(name, {})}) for name, option in OPTIONS.items()}
-# What the text must be, by the names of the kinds and by vLLM's; what changes the logits.
+# Constraints by the names of their kinds and by vLLM's names; logits processors.
 SHAPING: dict[str, Any] = {
     **{name: nullable(given.schema(kind)) for name, kind in given.fields().items()},
     given.STRUCTURED: nullable(given.structured_schema()),

@@ -1,4 +1,4 @@
-"""Infilling: the prompt that makes a model write what belongs between two texts, for models trained to."""
+"""Infilling: the prompt for the text between two texts, for models that are trained for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgedec.errors import UsageError
 if TYPE_CHECKING:
     from edgedec.text.tokenizer import Tokenizer
 
-# Marks of what comes before, what comes after and where the middle begins, as families of models write them.
+# The marks of prefix, suffix and middle, by family of models.
 _MARKS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen 2.5 Coder, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, SmolLM, Granite

@@ -21,7 +21,8 @@ _BACKLOG = 512
 
 
 class _Uvicorn(uvicorn.Server):
-    """Refuses new requests from the signal on; running ones continue. Ends by itself when it has failed."""
+    """A server that rejects new requests after a signal; running ones continue. It ends by itself when it has
+    failed."""
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], None], failed: Callable[[], bool]) -> None:
         super().__init__(config)
@@ -36,7 +37,7 @@ class _Uvicorn(uvicorn.Server):
         return await super().on_tick(counter) or self._failed()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not here: the signal may have come while this very thread holds the engine's lock.
+        # Not in the handler: the signal may arrive while this thread holds the engine's lock.
         if self._own_loop is not None:
             self._own_loop.call_soon_threadsafe(self._drain)
         super().handle_exit(sig, frame)
@@ -45,8 +46,8 @@ class _Uvicorn(uvicorn.Server):
 def make(
     app: ASGIApp, drain: Callable[[], None], grace: int = GRACE, failed: Callable[[], bool] = lambda: False
 ) -> uvicorn.Server:
-    """Not yet running: `run(sockets=[bound(...)])`. drain: refuses new requests; called at a signal. failed: is there
-    nothing that it can still do?"""
+    """A server that is not started: `run(sockets=[bound(...)])`. drain: rejects new requests; called at a signal.
+    failed: returns whether the server cannot work any more."""
     config = uvicorn.Config(
         app,
         log_level=logging.WARNING,
@@ -54,7 +55,8 @@ def make(
         server_header=False,
         timeout_graceful_shutdown=grace,
         backlog=_BACKLOG,
-        # Longer than httpx keeps an idle connection: otherwise both close it at once, and a request is lost.
+        # Longer than httpx keeps an idle connection: otherwise both sides close it at the same time, and a request is
+        # lost.
         timeout_keep_alive=30,
         ws="none",
     )

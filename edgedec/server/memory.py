@@ -1,7 +1,7 @@
-"""What the C library keeps of a server's memory, where it lets itself be told (glibc).
+"""Settings of the C library's memory allocator for the server (glibc only).
 
-Each thread allocates from one of up to eight pools a core, and threads come and go with models and requests: what one
-pool has freed is of no use to the others, so a server's memory grows although what it uses does not.
+Each thread allocates from one of up to eight pools a core, and threads come and go with models and requests: memory
+freed in one pool is not available to the others, so a server's memory grows although its use does not.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _POOLS, _M_ARENA_MAX = 2, -8
 
 
 def share_pools() -> None:
-    """All threads of this process allocate from two pools, unless MALLOC_ARENA_MAX says how many."""
+    """Limit all threads of this process to two pools, unless MALLOC_ARENA_MAX is set."""
     if "MALLOC_ARENA_MAX" not in os.environ:
         _call("mallopt", _M_ARENA_MAX, _POOLS)
 
 
 def release_memory() -> None:
-    """Give memory that was freed back to the system: an unloaded model's is kept otherwise, in pieces that the next one
-    does not fit into."""
+    """Return freed memory to the system: otherwise an unloaded model's memory is kept in fragments that are too small
+    for the next one."""
     _call("malloc_trim", 0)
 
 

@@ -1,7 +1,6 @@
 """Counters and histograms of the server in Prometheus' text format (0.0.4).
 
-What means the same as in vLLM has vLLM's name, and the model's name as its label; what only we count begins with
-`edgedec_`.
+Metrics with vLLM's meaning have vLLM's names, and the model's name as label; others begin with `edgedec_`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from edgedec.server.engine import EngineThread
 from edgedec.server.requests import EndEvent
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-# Why a text ended, in vLLM's words.
+# Finish reasons by vLLM's names.
 _REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
-# name, the count that it shows, what it is: of each model.
+# For each model: name, the count that it shows, description.
 _VLLM_COUNTS = (
     ("prompt_tokens_total", "prompt", "Tokens of prompts."),
     ("generation_tokens_total", "generated", "Tokens generated."),
@@ -69,7 +68,7 @@ _OFFLOAD = (
 
 
 class ModelMetrics:
-    """Of one model; written by its engine's thread."""
+    """Metrics of one model; written by its engine's thread."""
 
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter()
@@ -123,7 +122,7 @@ class Metrics:
         return _merged(model.first for model in self._models().values())
 
     def text(self, engines: Mapping[str, EngineThread], slots: int, loads: int) -> str:
-        """All of it; `engines`: of the loaded models; `loads`: how many were loaded so far."""
+        """All metrics as text; `engines`: of the loaded models; `loads`: the number of model loads so far."""
         counted = _family("edgedec_model_loads_total", "counter", "Models that were loaded.", [("", loads)])
         return "\n".join([*self._vllm(engines), *self._own(engines, slots), *counted]) + "\n"
 
@@ -199,7 +198,7 @@ def _sum(engines: Mapping[str, EngineThread], name: str) -> int:
 
 
 def _offloaded(engines: Mapping[str, EngineThread]) -> list[str]:
-    """What became of ended texts that the caches had no room for; nothing where they have no place on disk."""
+    """Metrics of offloaded texts; empty without offloading."""
     folders, lines = [engine.offload for engine in engines.values() if engine.offload is not None], list[str]()
     for name, kind, about in _OFFLOAD if folders else ():
         total = sum(getattr(folder, name.removesuffix("_total")) for folder in folders)

@@ -154,7 +154,7 @@ def _named(name: str, values: Sequence[str] = ()) -> Json:
 
 
 def _name(content: Json, models: Sequence[str], adapters: Sequence[str]) -> None:
-    """Put the names that there are into a body's schema."""
+    """Insert the available names into a body's schema."""
     schema = content["schema"]
     known = schema["properties"]
     named = {"model": [*models, *adapters], "adapter": list(adapters)}

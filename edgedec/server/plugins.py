@@ -16,7 +16,7 @@ from edgedec.server.errors import APIError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# Those that mean something to a client.
+# The families that are useful to a client.
 LISTED = ("drafters", "policies", "constraints", "processors")
 
 

@@ -1,8 +1,8 @@
 """The models of a server: loaded when a request names one, unloaded by least use when another needs the memory.
 
-A model that somebody is about to use, or whose texts run or wait, stays loaded. Where all are in use and another is
-wanted, the one that was loaded first takes no more requests: once its texts have ended it makes room, and what came for
-it meanwhile loads it again. Loading runs in a thread: texts of other models go on meanwhile.
+A model with pending requests, or with running or waiting texts, stays loaded. If all are in use and another is needed,
+the one that was loaded first accepts no more requests: it is unloaded once its texts have ended, and requests that
+arrived for it meanwhile load it again. Loading runs in a thread, while texts of other models continue.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 log = logging.getLogger("edgedec.server")
-_AGAIN = 0.05  # seconds between two looks for a model that may be unloaded
-_STAY = 2.0  # seconds that a model in use stays at least, so that models do not only take turns in being loaded
+_AGAIN = 0.05  # seconds between two checks for a model that may be unloaded
+_STAY = 2.0  # the least seconds that a model stays, so that models are not reloaded in turn all the time
 
 _NO_ROOM = "all models in memory are in use; try again later"
 
@@ -59,7 +59,8 @@ class ModelSource:
 
 
 class ServedModel:
-    """A loaded model and its engine. `pins`: how many are about to use it; `leaving`: it takes no more requests."""
+    """A loaded model and its engine. `pins`: the number of requests about to use it; `leaving`: it accepts no more
+    requests."""
 
     def __init__(
         self, source: ModelSource, model: Model, adapters: Mapping[str, Adapter], engine: EngineThread
@@ -70,13 +71,13 @@ class ServedModel:
 
     @property
     def idle(self) -> bool:
-        """May it be unloaded?"""
+        """Whether it may be unloaded."""
         return not self.pins and self.engine.idle
 
 
 @dataclass(frozen=True)
 class ModelTarget:
-    """What a request is for. `name`: as answers show it."""
+    """The model and adapter of a request. `name`: for answers."""
 
     served: ServedModel
     name: str
@@ -121,13 +122,13 @@ class ModelPool:
             await run_in_threadpool(served.engine.close)
 
     def drain(self) -> None:
-        """Refuse what is new and what waits; what runs continues."""
+        """Reject new and waiting requests; running ones continue."""
         self.draining = True
         for served in self.loaded.values():
             served.engine.drain()
 
     def resolve(self, model: str | None, adapter: str | None = None) -> tuple[ModelSource, str | None]:
-        """The model and the adapter that a request means; APIError 404 for one that is not here."""
+        """The model and the adapter of a request; APIError 404 for an unknown one."""
         name = next(iter(self.sources)) if model is None and len(self.sources) == 1 else model
         if name is None:
             raise APIError(400, f"model: is missing; this server has {self._names()}", "model", "invalid_value")
@@ -145,7 +146,7 @@ class ModelPool:
 
     @asynccontextmanager
     async def use(self, wanted: tuple[str | None, str | None]) -> AsyncIterator[ModelTarget]:
-        """A model and an adapter by name, loaded; it stays so within, and while texts of it run."""
+        """A context with a model and an adapter by name, loaded; it stays loaded inside, and while its texts run."""
         source, adapter = self.resolve(*wanted)
         served = self.loaded.get(source.name)
         if served is None or served.leaving:
@@ -160,7 +161,7 @@ class ModelPool:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """The lock, for which no more may wait than for a slot, and no longer."""
+        """The lock, with the same limits on waiting requests and time as for a slot."""
         most = self.limits.slots + self.limits.queue
         if self._waiting >= most:
             raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=1)
@@ -178,7 +179,7 @@ class ModelPool:
             self._lock.release()
 
     async def _load(self, source: ModelSource) -> ServedModel:
-        """With the lock held."""
+        """Load a model; the caller holds the lock."""
         self._check_open()
         if await self._make_room(source):
             await run_in_threadpool(release_memory)
@@ -200,7 +201,7 @@ class ModelPool:
             raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
 
     async def unload(self, name: str) -> None:
-        """Unload a model that nobody uses; no effect on any other."""
+        """Unload a model if it is idle."""
         async with self._lock:
             served = self.loaded.get(name)
             if served is not None and served.idle:
@@ -209,7 +210,7 @@ class ModelPool:
                 await run_in_threadpool(release_memory)
 
     async def _make_room(self, source: ModelSource) -> bool:
-        """Unload what was used least recently until the model fits; was there anything to unload?"""
+        """Unload the least recently used models until the model fits; returns whether any was unloaded."""
         if not self.memory:
             return False
         if source.memory > self.memory:
@@ -232,7 +233,7 @@ class ModelPool:
         return len(self.loaded) < before
 
     def _choose_leaving(self) -> None:
-        """One model at a time takes no more requests."""
+        """Choose the model that accepts no more requests; one at a time."""
         served = min(self.loaded.values(), key=lambda served: served.since)
         if monotonic() - served.since > _STAY:
             served.leaving = True
@@ -246,8 +247,8 @@ class ModelPool:
 
 
 def fitted(limits: ServerLimits, model: Model) -> ServerLimits:
-    """The limits of a server of one model: caches for fewer texts at a time where memory has no room for all slots.
-    ContextFull if it has none for what was asked for, or for one text."""
+    """The limits of a server of one model: caches for fewer texts at a time if memory is too small for all slots.
+    ContextFull if it is too small for the requested tokens, or for one text."""
     own, can, cache = limits_under(limits, model), model.runtime.capabilities, model.runtime.new_cache(1)
     fits = tokens_that_fit(model.spec, cache.kv, can.page_slots)
     if fits is None or own.room <= fits or can.device != "cpu":
@@ -266,7 +267,7 @@ def limits_of(limits: ServerLimits, spec: ModelSpec) -> ServerLimits:
 
 
 def limits_under(limits: ServerLimits, model: Model) -> ServerLimits:
-    """The same of an open model, whose cache policy may keep a part of each text: in whole pages."""
+    """The limits of an open model's engine, whose cache policy may keep a part of each text: in whole pages."""
     own, policy, can = limits_of(limits, model.spec), model.policy(model.cache), model.runtime.capabilities
     if own.tokens or policy is None:
         return own

@@ -2,8 +2,8 @@
 
     serve run edgedec.server.ray_serve:application model=/models/smol replicas=4 threads=8
 
-Every machine needs edgedec and the bundle at the same path. Ray chooses between replicas by their queues alone, not by
-what they have read; `edgedec serve --replicas` on each machine does that within it.
+Every machine needs edgedec and the bundle at the same path. Ray chooses replicas by their queues alone, not by cached
+prefixes; `edgedec serve --replicas` on each machine does both within it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one replica serves, and how many there are; the names of `edgedec serve`'s options. gpus: of each replica.
-    device_cache: GiB. api_key: EDGEDEC_API_KEY of the program that deploys."""
+    """The settings of a replica, and the number of replicas; the names of `edgedec serve`'s options. gpus: of each
+    replica. device_cache: GiB. api_key: EDGEDEC_API_KEY of the program that deploys."""
 
     model: str = "nano"
     replicas: int = 1
@@ -42,7 +42,8 @@ class Deployment:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Deployment:
-        """From words, as Ray's command line gives them; UsageError names what is unknown or no number."""
+        """A deployment from strings, as from Ray's command line; UsageError names an unknown option or an invalid
+        number."""
         known: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(cls)}
         found = dict[str, Any]()
         for name, value in given.items():
@@ -95,7 +96,8 @@ def application(given: Mapping[str, Any]) -> Any:
         serve.ingress(build_app)(),
         name="edgedec",
         num_replicas=wanted.replicas,
-        # As many as may run or wait here: what is more gets our 429, not Ray's endless queue.
+        # One more than may run or wait, so that further requests get the server's 429 instead of waiting in Ray's
+        # unbounded queue.
         max_ongoing_requests=wanted.slots + wanted.queue + 1,
         ray_actor_options={"num_cpus": wanted.threads, "num_gpus": wanted.gpus},
     )

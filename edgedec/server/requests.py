@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextEvent:
-    """Text that became certain, perhaps none, and the token that made it so (None: the rest at the end)."""
+    """Text that is final, possibly empty, and the token that completed it (None: the rest at the end)."""
 
     index: int
     text: str
@@ -43,8 +43,8 @@ class PromptEvent:
 
 @dataclass(frozen=True)
 class EndEvent:
-    """`finish`: eos, stop, length, context, cancelled, timeout, closing, failed; `why` it failed, and whether that
-    is the server's fault. `seconds`: waiting, up to the first token, and from there to the last."""
+    """`finish`: eos, stop, length, context, cancelled, timeout, closing, failed; `why`: the reason of a failure; and
+    whether the server caused it. `seconds`: waiting, up to the first token, and from there to the last."""
 
     index: int
     finish: str
@@ -60,7 +60,7 @@ NewSession = Callable[[Adapter | None], "Session"]
 
 
 class Submission:
-    """The texts of one HTTP request as the event loop sees them: their events, and the way to cancel them."""
+    """The texts of one HTTP request, for the event loop: their events, and cancellation."""
 
     def __init__(self, count: int, cancel: Callable[[Submission], None]) -> None:
         self._left, self._cancel = count, cancel
@@ -86,7 +86,7 @@ class Submission:
 
 @dataclass(eq=False)
 class EngineRequest:
-    """A text that waits or runs. `post` takes its events; `finish` is set where something else than the model ends it.
+    """A text that waits or runs. `post` receives its events; `finish` is set if something other than the model ends it.
 
     It waits until the batch has room for it, and runs from then on.
     """
@@ -116,11 +116,11 @@ class EngineRequest:
             self._ended()
 
     def on_start(self) -> None:
-        """The batch has admitted it."""
+        """Note that the batch has admitted it."""
         self.started = self.first = self.last = monotonic()
 
     def _ended(self) -> None:
-        """Post what is left of a text that ran, and its end."""
+        """Post the rest of an ended text, and its end."""
         raise NotImplementedError
 
     def _close(self, stats: Stats, vector: NDArray[np.float32] | None = None) -> None:

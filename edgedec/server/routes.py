@@ -93,7 +93,7 @@ class OpenAIRoutes:
         return JsonAnswer({"prompt": text})
 
     def _cards(self, source: ModelSource) -> list[Json]:
-        """The model's and those of its adapters."""
+        """The cards of the model and of its adapters."""
         served = self._server.pool.loaded.get(source.name)
         more = {} if served is None else {"context_length": served.engine.limits.context}
         card = {"id": source.name, "object": "model", "created": source.created, "owned_by": "edgedec"}
@@ -105,7 +105,7 @@ class OpenAIRoutes:
 
 
 def _named(act: Callable[[ModelTarget, Mapping[str, Any]], Any], target: ModelTarget, body: Mapping[str, Any]) -> Any:
-    """What `act` returns; its errors as answers."""
+    """The result of `act`, with its errors as answers."""
     try:
         return act(target, body)
     except EdgedecError as error:

@@ -1,6 +1,6 @@
 """Checks a request against the JSON schema that the server publishes for it.
 
-Of JSON Schema only what the tables in `fields.py` use.
+It supports the part of JSON Schema that the tables in `fields.py` use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _number(value: object) -> bool:
 
 
 def _wrong(value: Any, schema: Schema, where: str) -> tuple[str, str] | None:
-    """Where it breaks the schema, and what was needed there."""
+    """The place of a schema violation, and the expected value there."""
     if "anyOf" in schema:
         return _none_of(value, schema["anyOf"], where)
     kinds = schema.get("type", [])
@@ -64,7 +64,7 @@ def _none_of(value: object, options: list[Schema], where: str) -> tuple[str, str
     found = [_wrong(value, option, where) for option in options]
     if None in found:
         return None
-    # The deepest place is the most precise: there the kind was right.
+    # The deepest place is the most precise, because the type matched there.
     return max((wrong for wrong in found if wrong is not None), key=lambda wrong: len(wrong[0]))
 
 
@@ -104,7 +104,7 @@ def _members(value: dict[str, Any], schema: Schema, where: str) -> tuple[str, st
         wrong = None if inner is True else _wrong(item, inner, _at(where, name))
         if wrong is not None:
             return wrong
-    # After the members that are there: a wrong kind of object says more than what it lacks.
+    # After the present members: a wrong member is a better message than a missing one.
     missing = next((name for name in schema.get("required", ()) if name not in value), None)
     return None if missing is None else (_at(where, missing), "is missing")
 

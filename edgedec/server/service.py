@@ -1,4 +1,4 @@
-"""What all doors of the server share: its settings, models and metrics, and how a request is read and answered."""
+"""Shared by all APIs of the server: settings, models, metrics, reading of requests and answers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from edgedec.server.requests import EndEvent, Submission
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# No limit of the server's own: a text ends where its context does.
+# No server-side limit: a text ends with its context.
 MOST = 1 << 31
-# Constrained requests that are compiled at a time.
+# Constraints that are compiled at a time.
 _COMPILING = 8
 
 
@@ -48,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class RunningTexts:
-    """A request under way: for what, its texts and their events."""
+    """A running request: its target, its texts and their events."""
 
     target: ModelTarget
     completions: Sequence[Completion]
@@ -65,22 +65,22 @@ class Server:
 
     @property
     def title(self) -> str:
-        """The model's name, or how many there are."""
+        """The model's name, or the number of models."""
         names = list(self.pool.sources)
         return names[0] if len(names) == 1 else f"{len(names)} models"
 
     @property
     def engine(self) -> EngineThread:
-        """Of the model that was loaded first."""
+        """The engine of the model that was loaded first."""
         return next(iter(self.pool.loaded.values())).engine
 
     @property
     def lost(self) -> str:
-        """What an engine's device said when it was lost, which only another process can use again; "" while none is."""
+        """The message of an engine's lost device, which only a new process can use again; "" if none is lost."""
         return next((served.engine.lost for served in list(self.pool.loaded.values()) if served.engine.lost), "")
 
     def drain(self) -> None:
-        """Refuse what is new and what waits; what runs continues."""
+        """Reject new and waiting requests; running ones continue."""
         self.pool.drain()
 
     async def generate(self, wanted: TextRequest) -> RunningTexts:
@@ -114,22 +114,22 @@ class Server:
         answer: AsyncIterator[str] | Callable[[], Any],
         media_type: str = "text/event-stream",
     ) -> Response:
-        """A stream of chunks, or a whole answer awaited while the client is there."""
+        """A stream of chunks, or a whole answer, which is cancelled if the client disconnects."""
         if isinstance(answer, AsyncIterator):
             return StreamAnswer(answer, run, media_type)
         async with while_connected(request.receive, run):
             return JsonAnswer(await answer())
 
     async def body(self, request: Request) -> bytes:
-        """The body, which must be JSON: a browser sends a form of any page without a CORS check."""
+        """The body, which must be JSON, because browsers send forms of any page without a CORS check."""
         if not _is_json(request):
             raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
         return await read_body(request, self.settings.body, self.settings.body_seconds)
 
 
 def _is_json(request: Request) -> bool:
-    """Is the body said to be JSON? Ollama's clients do not all say so; they may leave it out where no browser asks,
-    which would name the page's origin."""
+    """Whether the content type is JSON. Some clients of Ollama omit it; that is accepted without an Origin header,
+    which browsers always send."""
     headers = request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
         return True

@@ -1,4 +1,4 @@
-"""The two shapes of OpenAI's answers: a chat's message and its deltas, a completion's text."""
+"""The two formats of OpenAI's answers: a chat's message and its deltas, a completion's text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shape(Protocol):
         ...
 
     def whole(self, choice: Choice) -> Json:
-        """All of it."""
+        """The whole choice."""
         ...
 
 
@@ -102,7 +102,7 @@ class TextShape:
         return {
             "logprobs": {
                 "tokens": texts,
-                # Nothing stands before the first token of a prompt.
+                # The first token of a prompt has no log-probability.
                 "token_logprobs": [None if token.logprob is None else finite(token.logprob) for token in tokens],
                 "top_logprobs": [None if token.logprob is None else self._top(token) for token in tokens],
                 "text_offset": starts,

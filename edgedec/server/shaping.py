@@ -1,4 +1,4 @@
-"""What a request says of the text beside its options: the constraint that it follows, and logits processors."""
+"""The constraint and the logits processors of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
 
 def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, tools: bool = False) -> dict[str, Any]:
     """The members `constraint` and `processors` of a TextRequest. form: the constraint of the endpoint's own format;
-    tools: may the model call functions?"""
+    tools: whether the model may call functions."""
     constraint = _only(form, body)
     if tools and constraint is not None:
         field = constraint.field

@@ -61,7 +61,8 @@ class TextResponse:
         yield DONE
 
     def _opening(self) -> str:
-        """The role and the echoed prompt: before any token, so that a client knows that the request was accepted."""
+        """The role and the echoed prompt, sent before any token, so that the client sees that the request was
+        accepted."""
         first = ((i, self._shape.opening(choice.text)) for i, choice in enumerate(self._choices))
         return "".join(sse(self._chunk([{"index": i, **body, "finish_reason": None}])) for i, body in first if body)
 
@@ -81,7 +82,7 @@ class TextResponse:
         return [sse(self._chunk([{"index": event.index, **body}])) for body in bodies]
 
     def _best(self) -> list[Choice]:
-        """Of each prompt the n likeliest texts, where more were generated."""
+        """The n likeliest texts of each prompt, if more were generated."""
         n, texts = self._request.n, self._request.texts
         if texts == n:
             return self._choices
@@ -97,7 +98,7 @@ class TextResponse:
 
 
 def usage(ends: Sequence[EndEvent], n: int = 1) -> Json:
-    """Tokens of a request, what speculative decoding saved, and the speed. n: texts for each prompt."""
+    """The tokens of a request, the savings of speculative decoding, and the speed. n: texts for each prompt."""
     stats = Stats()
     for end in ends:
         stats.generated += end.stats.generated

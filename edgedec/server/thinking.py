@@ -1,4 +1,4 @@
-"""Models that think before they answer: `<think>…</think>` is kept apart from the answer, and constraints begin after
+"""Models that think before they answer: `<think>…</think>` is separated from the answer, and constraints begin after
 it."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPEN, CLOSE = THOUGHT
 
 
 def begins_thinking(prompt: str) -> bool:
-    """Does the template leave the model inside a thought, whose end its text will show?"""
+    """Whether the template's prompt ends inside a thought, so that the text begins with the rest of it."""
     return prompt.rstrip().endswith(OPEN)
 
 
@@ -35,7 +35,7 @@ class ThoughtSplitter:
         self._held, self._state, self._trims = OPEN if inside else "", "start", False
 
     def push(self, text: str) -> tuple[str, str]:
-        """(thought, answer) that became certain."""
+        """The text of (thought, answer) that is final."""
         self._held += text
         if self._state == "start":
             self._start()
@@ -81,7 +81,7 @@ class AfterThought:
         self._inner, self._close, self._size, self._over = inner, close, size, over
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
-        """bool [vocab]: what may follow."""
+        """bool [vocab]: the allowed next tokens."""
         if self._over:
             return self._inner.mask(path)
         if self._close in path:
@@ -102,13 +102,13 @@ class AfterThought:
         return self._inner.forced() if self._over else ()
 
     def ready(self) -> bool:
-        """Is what follows known, or nearly?"""
+        """Whether the next mask is available, or nearly."""
         ready: Callable[[], bool] | None = getattr(self._inner, "ready", None)
         return not self._over or ready is None or ready()
 
     @property
     def slow(self) -> bool:
-        """Has it kept others waiting?"""
+        """Whether a mask has delayed other texts."""
         return bool(getattr(self._inner, "slow", False))
 
     def reset(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-# Of one turn, where the model is free to make several.
+# The most calls in one turn.
 MOST_CALLS = 16
 # Any other text: it does not begin with a brace.
 _FREE = "FREE: /(?s:\\s*[^{\\s].*)?/\n"
@@ -96,13 +96,13 @@ def prompt(
 
 
 def may_be_call(text: str) -> bool:
-    """May this be the beginning of a call? Then it is held back until that is known."""
+    """Whether this may be the beginning of a call, which is held back until that is decided."""
     opening = text.lstrip()
     return opening.startswith(("{", _OPEN)) or _OPEN.startswith(opening)
 
 
 class CallSplitter:
-    """Divides a text into what may be shown and what may be calls, which is held until the end.
+    """A splitter of a text into visible text and possible calls, which are held until the end.
 
     >>> split = CallSplitter({"f": {}}, required=False)
     >>> split.push("Yes. <tool"), split.push('_call>{"name": "f", "arguments": {}}</tool_call>')
@@ -114,12 +114,12 @@ class CallSplitter:
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]], required: bool) -> None:
         self._schemas, self._required = schemas, required
         self._shown, self._held = False, ""
-        # Of a text that is held to calls from its first brace on.
+        # For a text that is constrained to calls from its first brace on.
         self.reader = CallReader(schemas)
         self.pieces: list[CallPiece] = []
 
     def push(self, text: str) -> str:
-        """The text that may be shown; `pieces` has what it adds to calls that are certain."""
+        """The visible text; `pieces` has the additions to calls that are certain."""
         self._held += text
         whole = not self._shown and self._held.lstrip().startswith("{")
         fresh = text if self.reader.fed else self._held
@@ -150,7 +150,7 @@ def opening(text: str, mark: str) -> int:
 
 
 def read_calls(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[FunctionCall]:
-    """The calls that a text is; empty if it is none. An object that was cut off at the end is left out.
+    """The calls in a text that consists of calls; empty for other texts. A truncated object at the end is left out.
 
     >>> read_calls('{"name": "f", "arguments": {}}\\n{"name": "f", "argu', {"f": {}})
     [FunctionCall(name='f', arguments='{}')]
@@ -171,7 +171,7 @@ def read_calls(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[Func
 
 
 def _skip(text: str) -> str:
-    """The text without what stands between calls."""
+    """The text without separators between calls."""
     while (stripped := text.strip().removeprefix(_OPEN).removeprefix(_CLOSE)) != text:
         text = stripped
     return text

@@ -1,4 +1,4 @@
-"""Signed manifests: who vouches for the code in a bundle.
+"""Signed manifests, by which users trust the code in a bundle.
 
 A maker signs a bundle's manifest, which holds the sha256 of every file, with an Ed25519 key; a user pins the maker's
 public key once. Keys and signatures are minisign's files (https://jedisct1.github.io/minisign), so that its own program

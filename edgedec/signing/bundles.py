@@ -20,8 +20,8 @@ SIGNATURE = f"{MANIFEST}.minisig"
 
 @dataclass(frozen=True)
 class Signed:
-    """id: of the key that a bundle says it is signed by. signer: its name here, if it is pinned, and then the signature
-    is right; None: a key that nobody here trusts, so that the signature says nothing."""
+    """id: of the key in a bundle's signature. signer: the key's local name if it is pinned, and then the signature is
+    valid; None: the key is not trusted, so that the signature proves nothing."""
 
     id: str
     signer: str | None
@@ -29,11 +29,12 @@ class Signed:
 
 
 def signed_by(bundle: Bundle) -> Signed | None:
-    """Who signed a bundle's manifest; None: nobody. BundleUnsafe for a signature that a pinned key did not make."""
+    """The signer of a bundle's manifest; None if it is not signed. BundleUnsafe for a wrong signature of a pinned
+    key."""
     signature = _read(bundle.path / SIGNATURE)
     if signature is None:
         return None
-    # Nothing vouches for an id: several keys may have the same one.
+    # Ids are not unique: several keys may have the same one.
     same = {name: key for name, key in pinned().items() if key.id == signature.id}
     signer = next((name for name, key in same.items() if signature.fits(key, _manifest(bundle))), None)
     if same and signer is None:

@@ -29,7 +29,7 @@ def verify(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def is_weak(point: Point) -> bool:
-    """Whether a point is of small order: as a key, anybody could sign for it."""
+    """Whether a point is of small order: as a key, its signatures could be forged."""
     for _ in range(3):
         point = _added(point, point)
     return _equal(point, _ZERO)

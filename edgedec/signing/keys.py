@@ -34,7 +34,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class Signature:
-    """id: of the key that it says it is by; comment: signed too."""
+    """id: of the key named in it; comment: signed too."""
 
     id: str
     signature: bytes

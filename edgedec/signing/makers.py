@@ -65,7 +65,7 @@ class SecretKey:
 
 
 def new_key() -> SecretKey:
-    """A key that nobody has had."""
+    """A new random key."""
     return _key(id_of(secrets.token_bytes(8)), secrets.token_bytes(32))
 
 

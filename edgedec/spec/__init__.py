@@ -1,4 +1,4 @@
-"""ModelSpec: what a model computes, as plain facts that every runtime reads and none infers.
+"""ModelSpec: the computation of a model, as explicit facts for every runtime.
 
 A model is an embedding, a stack of layers and a head. A layer is a tuple of blocks; a block is a frozen dataclass of
 one kind (one file each here) that owns its dimensions and its tensors. The blocks of all layers are numbered in
@@ -87,12 +87,12 @@ class ModelSpec:
 
     @cached_property
     def paired(self) -> bool:
-        """Does any of its blocks read the embedding of a row's token beside the state?"""
+        """Whether any block reads the embedding of a row's token besides the state."""
         return any(block.paired for block in self.attention.values())
 
     @cached_property
     def opaque(self) -> bool:
-        """Is all of its arithmetic inside a runtime's graph, and no weight of it known?"""
+        """Whether all of its arithmetic is inside a runtime's graph, without known weights."""
         return any(isinstance(block, Opaque) for block in self.blocks)
 
     @cached_property
@@ -131,7 +131,7 @@ class ModelSpec:
         return next(i for i in range(self.n_layers) if self._starts[i] <= block < self._starts[i + 1])
 
     def check(self, where: str = "spec") -> ModelSpec:
-        """Refuse numbers that no model can have, before anything is allocated by them."""
+        """BundleCorrupt for impossible sizes, before anything is allocated by them."""
         names = ("vocab_size", "hidden_size", "context_length", "n_layers")
         require_sizes(where, {name: getattr(self, name) for name in names})
         for i, layer in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""What all kinds of blocks share: norms, range checks, the shapes of their norms' tensors."""
+"""Shared by all kinds of blocks: norms, range checks, the shapes of their norms' tensors."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Attention:
 
     @property
     def paired(self) -> bool:
-        """Does it read the embedding beside the state?"""
+        """Whether it reads the embedding besides the state."""
         return self.embedding_norm != "none"
 
     def tensors(self, hidden: int) -> Shapes:

@@ -156,8 +156,8 @@ class Governor(Governed):
         return drawn_limit(member, self.costs, self._sequences, context, limit) if self._uses(member, found) else 0
 
     def _uses(self, member: DrafterStats, found: Proposals) -> bool:
-        """Whether this drafter proposes. An expensive drafter is judged by the tokens expected of the drafters before
-        it, and is not used while the budget cannot pay for it."""
+        """Whether this drafter proposes. An expensive one is judged by the tokens expected of those before it, and
+        needs enough budget."""
         costs = self.costs
         if self._phase != ACTIVE:
             return member.drafter in self._silence.drafters and member.drafts(0)
@@ -288,8 +288,7 @@ class Governor(Governed):
 
     @property
     def _needed(self) -> float:
-        """The seconds of a trial: the recent minimum of this text, or the mean of all texts of this runtime if
-        larger."""
+        """The seconds of a trial: the larger of this text's recent minimum and the mean of the runtime's texts."""
         return max(self._usual.idle, self._outside.usual.trial)
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Named arrays in one file, checked by hash: what saved sessions and adapters are kept in. No pickle.
+"""Named arrays in one file, checked by hash: the format of saved sessions and adapters. No pickle.
 
 8 bytes   what kind of file it is
 32 bytes  sha256 of all that follows
@@ -46,7 +46,7 @@ class _Contents:
 
 
 class ArrayFile(NamedTuple):
-    """What such a file holds; digest: the hash of its content."""
+    """The content of such a file; digest: its hash."""
 
     header: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -75,7 +75,8 @@ def write_arrays(
 
 
 def read_arrays(path: str | os.PathLike[str], magic: bytes, what: str, error: type[EdgedecError]) -> ArrayFile:
-    """The content of a file of the kind `magic`, which people call `what`; `error` if it is none or damaged."""
+    """The content of a file of the kind `magic`; what: its name in messages; `error` is raised for other or damaged
+    files."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(_PREFIX)

@@ -1,4 +1,4 @@
-"""A datastore: documents as tokens with an index over them, for drafts retrieved from them (REST; RASD, S05).
+"""A datastore: documents as tokens with an index over them, for retrieved drafts (REST, RASD).
 
 The file, little endian; no pickle, memory-mapped:
 
@@ -67,7 +67,7 @@ class Segment:
         self._order: memoryview[int] = order.data
 
     def longest(self, query: Sequence[int]) -> int:
-        """How many of these tokens, the latest first, some place has before it."""
+        """The longest match: the most of these tokens, the latest first, before any place."""
         tokens, query = self.tokens, list(query)
         at = bisect_left(self._order, query, key=lambda place: tokens[place : place + DEPTH].tolist())
         near = [self._order[i] for i in (at - 1, at) if 0 <= i < len(self._order)]
@@ -102,8 +102,8 @@ class Datastore:
         self.tokens = sum(len(segment.tokens) for segment in self.segments)
 
     def find(self, ids: Sequence[int], most: int) -> list[tuple[int, list[Match]]]:
-        """Where the documents have what `ids` ends with: (length of the match, up to `most` places), for the longest
-        match and for half of it."""
+        """The places of the documents that match the end of `ids`: (length of the match, up to `most` places), for the
+        longest match and for half of it."""
         query = list(ids[: -DEPTH - 1 : -1])
         lengths = [segment.longest(query) for segment in self.segments]
         best = max(lengths, default=0)
@@ -113,7 +113,7 @@ class Datastore:
         return found
 
     def _places(self, query: Sequence[int], most: int) -> list[Match]:
-        """Up to `most` places, evenly from all that there are."""
+        """Up to `most` places, evenly spread over all matches."""
         spans = [(segment, segment.span(query)) for segment in self.segments]
         total = sum(len(span) for _, span in spans)
         found: list[Match] = []
@@ -247,7 +247,7 @@ def _parts(
 
 
 def identity(path: Path) -> tuple[str, int, int, int]:
-    """Which file this is: another one after it was replaced."""
+    """The identity of a file, which changes when it is replaced."""
     try:
         facts = os.stat(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writing without leaving halves: to a temporary name beside the target, then renamed."""
+"""Atomic writing: to a temporary name next to the target, then renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.errors import UsageError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well, and vanishes when it does not."""
+    """A file that replaces `path` if the block succeeds, and is removed if it fails."""
     staging = _beside(path)
     try:
         with staging.open("xb") as file:
@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A new folder that becomes `path` when the block ends well; an existing one only goes with `force`."""
+    """A new folder that becomes `path` if the block succeeds; an existing one is only replaced with `force`."""
     path = Path(os.path.abspath(path))  # "." has a name too
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"{path}: is not a folder and will not be replaced by one; choose another place")
@@ -46,7 +46,7 @@ def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _swap(staging: Path, path: Path) -> None:
-    """Rename `staging` to `path`; what was there goes, or comes back if that fails."""
+    """Rename `staging` to `path`; an existing folder is removed, or restored if that fails."""
     if not path.exists():
         staging.rename(path)
         return
@@ -61,12 +61,13 @@ def _swap(staging: Path, path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name that nobody has, in the same folder."""
+    """An unused name in the same folder."""
     return path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: EDGEDEC_CACHE, else edgedec under XDG_CACHE_HOME, else ~/.cache."""
+    """The folder for data that can be created again: EDGEDEC_CACHE, else edgedec under XDG_CACHE_HOME, else
+    ~/.cache."""
     own = os.environ.get("EDGEDEC_CACHE")
     if own:
         return Path(own)

@@ -1,4 +1,4 @@
-"""Named arrays in a file that is mapped, not read: for what a program puts aside and takes up again. No pickle.
+"""Named arrays in a memory-mapped file: for data that a program offloads and loads again. No pickle.
 
 8 bytes   b"EDGEMAPS"
 8 bytes   length of the header; 4 bytes its CRC-32, 4 bytes that of the arrays, little endian

@@ -97,7 +97,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _tagged(union: tuple[Any, ...], value: Any, where: str) -> Any:
-    """The dataclass of a union that a JSON object says it is."""
+    """The dataclass of a union by the tag of a JSON object."""
     kinds = {typing.get_args(_hints(cls)[TAG])[0]: cls for cls in union}
     found = value.get(TAG) if isinstance(value, dict) else None
     if not isinstance(found, str) or found not in kinds:

@@ -1,4 +1,4 @@
-"""A target: a machine or a compiler that a bundle can be run by, what it needs, and how far it was tried."""
+"""A target: a machine or a compiler that can run a bundle, its requirements, and how far it was tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tried = Literal["native", "emulated", "compiled", "no"]
 
 
 def nothing_missing() -> str | None:
-    """None: whatever it needs is part of edgedec."""
+    """None: a target without requirements besides edgedec."""
     return None
 
 

@@ -1,1 +1,1 @@
-"""Helpers for tests of decoders: ours and yours."""
+"""Helpers for tests of decoders, for edgedec's own tests and for plug-ins."""

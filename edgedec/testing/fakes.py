@@ -1,4 +1,4 @@
-"""Fakes of what tests need: a runtime, drafters that are right or random, a constraint from a table."""
+"""Fakes for tests: a runtime, drafters that are right or random, a constraint from a table."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def handle(message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """The text that a template makes of values; ValueError says what is wrong with it."""
+    """The text of a template with these values; ValueError has the template's error."""
     import jinja2
 
     pieces: list[str] = []

@@ -22,7 +22,7 @@ def setup(message: dict[str, Any]) -> None:
 
 
 def handle(message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Nothing, if the file (`blob`) can be used; ValueError says what is wrong with it."""
+    """Check the file (`blob`); ValueError has its error."""
     import tokenizers
 
     raw = step("read", lambda: tokenizers.Tokenizer.from_buffer(blob))

@@ -1,7 +1,8 @@
-"""Is a tokenizer.json safe to load? A stranger's file may hang, panic or abort the library that reads it.
+"""The check that a tokenizer.json is safe to load: an untrusted file may hang, panic or abort the library that reads
+it.
 
-It is looked through first: sizes, nesting, and how much longer its parts can make a text. Then, once for each file,
-it is tried out in a worker process with limits of time and memory; that it passed is noted in the cache folder.
+It is inspected first: sizes, nesting, and the growth of a text by its parts. Then, once for each file, it is tested in
+a worker process with limits of time and memory; the success is recorded in the cache folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LARGEST_FILE = 128 << 20
 LARGEST_ID = 1 << 24
 LONGEST_TOKEN, LONGEST_TEXT, LARGEST_MAP = 1 << 13, 1 << 13, 8 << 20
 MOST_PARTS, DEEPEST = 256, 8
-# How many times longer all replacements of a chain may make a text, and what may be put in front of it.
+# The largest growth of a text by all replacements of a chain, and the longest prepended text.
 MOST_GROWTH, LONGEST_PREPEND = 64, 256
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
@@ -101,7 +102,7 @@ def _check_strings(part: Any, where: str, key: str = "", depth: int = 0) -> None
 
 
 def _growth(part: Mapping[str, Any]) -> float:
-    """How many times longer it may make a text."""
+    """The factor by which it may lengthen a text."""
     kind = part.get("type")
     if kind == "Prepend" and len(str(part.get("prepend", "")).encode("utf-8", "replace")) > LONGEST_PREPEND:
         raise ValueError(f"normalizer Prepend: more than {LONGEST_PREPEND} bytes")
@@ -154,7 +155,7 @@ def _try_out(raw: bytes) -> None:
 
 
 def _note(seen: Path) -> None:
-    """It is tried out once; a cache folder that cannot be written to only costs time."""
+    """Record a successful test; if the cache folder is not writable, the test is repeated next time."""
     try:
         seen.parent.mkdir(parents=True, exist_ok=True)
         seen.touch()

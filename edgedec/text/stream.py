@@ -1,4 +1,4 @@
-"""Tokens to text as it becomes certain: detokenized, cut at stop strings. The one place where that is done."""
+"""Tokens to final text: detokenized, cut at stop strings. The only place where that is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 
 class Piece(NamedTuple):
-    """Text that became certain, and whether a stop string ended the text there."""
+    """Text that is final, and whether a stop string ended the text there."""
 
     text: str
     stopped: bool
@@ -23,7 +23,7 @@ class TextStream:
         self._stops = StopStrings(stop)
 
     def push(self, token: int) -> Piece:
-        """What one more token makes certain."""
+        """The text that one more token completes."""
         return Piece(*self._stops.push(self._detokenizer.push(token)))
 
     def flush(self) -> Piece:

@@ -1,4 +1,4 @@
-"""Text that is no Unicode: half of a surrogate pair stands in it."""
+"""The check for invalid Unicode: text with half of a surrogate pair."""
 
 from __future__ import annotations
 

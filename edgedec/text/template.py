@@ -1,6 +1,6 @@
 """Chat templates: a conversation as the model was trained to read it.
 
-A template is a stranger's program. It runs in Jinja's sandbox, in a worker process with limits of time and memory.
+A template is an untrusted program. It runs in Jinja's sandbox, in a worker process with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def render_chat(
 
 
 def start() -> None:
-    """Start what renders templates, so that the first chat does not wait for it."""
+    """Start the template renderers, so that the first chat does not wait for them."""
     if enabled():
         _renderers().sandbox.start()
 
@@ -99,7 +99,7 @@ def _renderers() -> _Renderers:
 
 
 def _plain(value: object) -> Any:
-    """A copy in exact JSON types: an object with methods is nothing for a stranger's template."""
+    """A copy in exact JSON types, because an untrusted template must not get objects with methods."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

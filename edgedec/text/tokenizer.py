@@ -30,7 +30,7 @@ class Tokenizer:
     """A tokenizer.json. Safe to share between threads."""
 
     def __init__(self, raw: tokenizers.Tokenizer) -> None:
-        # Settings of the training run, which would cut or pad a prompt without a word.
+        # Settings of the training run, which would silently cut or pad a prompt.
         raw.no_truncation()
         raw.no_padding()
         self._raw = raw
@@ -97,8 +97,8 @@ class Tokenizer:
 class Detokenizer:
     """Text of tokens as they come: the pieces joined are `decode` of all tokens, to the character.
 
-    Behind a prompt, decode(prompt) + pieces = decode(prompt + tokens). What later tokens may change
-    is held back, nothing else is, and a push costs the same however long the text is.
+    After a prompt, decode(prompt) + pieces = decode(prompt + tokens). What later tokens may change is held back,
+    nothing else is, and a push costs the same however long the text is.
 
     Byte-level vocabularies: bytes go through an incremental UTF-8 decoder, so at most three are held.
 
@@ -116,11 +116,11 @@ class Detokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._anchor: list[int] = []
         self._held: list[int] = []
-        self._told = ""  # what decode(prompt) already said of what is held
+        self._told = ""  # the part of the held text that decode(prompt) already has
         self._start(prompt_ids)
 
     def push(self, token: int) -> str:
-        """The text that this token makes certain."""
+        """The text that this token completes."""
         piece = self._piece(token)
         if not piece:
             return ""
@@ -140,7 +140,7 @@ class Detokenizer:
     def _start(self, prompt_ids: Sequence[int]) -> None:
         """Take up where the prompt ends; only its last tokens matter.
 
-        A character that the prompt leaves unfinished is told whole once it is finished.
+        A character that the prompt leaves unfinished is emitted once it is complete.
         """
         tail: list[int] = []
         n_bytes = 0
@@ -172,7 +172,7 @@ class Detokenizer:
         return self._decode([*self._anchor, *self._held])[len(self._decode(self._anchor)) :]
 
     def _untold(self, text: str) -> str:
-        """Text that just became certain, less what decode(prompt) already said of it."""
+        """Text that just became final, without the part that decode(prompt) already has."""
         if not text:
             return ""
         told, self._told = self._told, ""

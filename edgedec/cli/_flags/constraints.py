@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class GivenFlags:
-    """What the text must be: one of its fields, or anything."""
+    """The constraint of the text: at most one of the fields is set."""
 
     def text(self) -> tuple[str, str] | None:
-        """Kind and text of the one that was given, read if it is a file."""
+        """Kind and text of the given constraint; the text is read if it is a file."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         found = [(kind, value) for kind, value in values.items() if value is not None]
         if len(found) > 1:

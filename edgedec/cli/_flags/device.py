@@ -1,4 +1,4 @@
-"""`--device`: what computes, of whichever engine serves it."""
+"""`--device`: the device, of any engine that supports it."""
 
 from __future__ import annotations
 

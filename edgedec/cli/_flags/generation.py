@@ -49,7 +49,7 @@ class GenerationFlags:
     ignore_eos: Annotated[bool, _generation("ignore_eos", "--ignore-eos")] = False
 
     def config(self, model: edgedec.Model) -> GenerationConfig:
-        """What the bundle's makers suggest, with every given flag in its place."""
+        """The bundle's default settings, replaced by every given flag."""
         return GenerationConfig(sampling=model.sampling).override(dict(self._given()))
 
     def _given(self) -> Iterator[tuple[str, Any]]:
@@ -63,13 +63,13 @@ class GenerationFlags:
 
 @dataclass(frozen=True)
 class SeededGeneration(GenerationFlags):
-    """The same for one text, which one seed repeats."""
+    """The options of a single text, with a seed."""
 
     seed: Annotated[int | None, _generation("seed", "--seed")] = None
 
 
 def with_seed(config: GenerationConfig) -> GenerationConfig:
-    """The same with a fresh seed where one is needed and missing, so that a run can report how to repeat it."""
+    """The config with a new seed if one is needed and missing, so that a run can report it for repetition."""
     if config.sampling.temperature == 0 or config.sampling.seed is not None:
         return config
     return config.override({"seed": secrets.randbits(32)})

@@ -56,7 +56,7 @@ def _flags(group: Any) -> tuple[Parameter, ...]:
 
 
 def _check(verb: str, groups: dict[str, Any], shown: list[Parameter]) -> None:
-    """Mistakes in a verb's declaration, found when it is imported."""
+    """Check a verb's declaration, when it is imported."""
     if not groups:
         raise TypeError(f"{verb}: no parameter is a group of flags (a frozen dataclass)")
     for name, group in groups.items():

@@ -1,4 +1,4 @@
-"""Flags that make another text: layers skipped, caches that do not keep everything."""
+"""Lossy flags: skipped layers, caches that drop tokens."""
 
 from __future__ import annotations
 

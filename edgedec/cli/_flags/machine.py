@@ -96,7 +96,7 @@ class MachineFlags:
         return open_model(name, self.engine, self.threads, self.kv, self.skip_speed, self.cache, self.device)
 
     def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
-        # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
+        # As many first tokens as a small context has room for; 4 are enough as attention sinks.
         sinks = min(4, (self.ctx_size or model.spec.context_length) // 4)
         return model.session(
             context=self.ctx_size or None,
@@ -118,7 +118,7 @@ def open_model(
     device: str = "",
     device_cache: int = 0,
 ) -> edgedec.Model:
-    """A model for a command: one text, texts that are timed, or texts that a batch shares by itself."""
+    """A model for a command without shared prefixes: single texts, timed texts, or a batch with its own sharing."""
     from edgedec import open  # noqa: A004
 
     return open(

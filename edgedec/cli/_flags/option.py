@@ -1,4 +1,4 @@
-"""How a flag that several verbs share is declared."""
+"""The declaration of a flag that several verbs share."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import typer
 
 
 def option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
-    """An option whose help says by itself what holds without it."""
+    """An option whose help text has its default."""
     return typer.Option(*flags, help=help, show_default=False, **more)

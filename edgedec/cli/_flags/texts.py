@@ -15,7 +15,7 @@ from edgedec.errors import UsageError
 
 @dataclass(frozen=True)
 class PromptFlags:
-    """The prompt, or where it is read."""
+    """The prompt, or its source."""
 
     prompt: Annotated[
         str | None, option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none and piped input: stdin.")
@@ -23,7 +23,7 @@ class PromptFlags:
     file: Annotated[Path | None, option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")] = None
 
     def text(self) -> str:
-        """The prompt that was given; an error if none was."""
+        """The given prompt; an error if there is none."""
         text = read_prompt(self.prompt, self.file)
         assert text is not None
         return text
@@ -34,7 +34,7 @@ class PromptFlags:
 
 
 def read_prompt(prompt: str | None, file: Path | None, *, optional: bool = False) -> str | None:
-    """The prompt that the flags mean; None if there is none and it is `optional`.
+    """The prompt of the flags; None if there is none and it is `optional`.
 
     One newline at the end of a file or of piped text is the editor's or echo's, and dropped.
     """

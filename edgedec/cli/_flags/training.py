@@ -14,7 +14,8 @@ from edgedec.cli._flags.option import option
 
 @dataclass(frozen=True)
 class TrainFlags:
-    """How long to train, from which seed, and where a run that was interrupted goes on. Verbs have their own help."""
+    """The time limit, the seed, and the work folder in which an interrupted run is resumed. Verbs have their own
+    help."""
 
     minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0
     steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0

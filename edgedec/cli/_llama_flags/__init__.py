@@ -1,1 +1,1 @@
-"""llama.cpp's flags, which `run`, `chat`, `serve`, `batch` and `bench` take too."""
+"""llama.cpp's flags, which `run`, `chat`, `serve`, `batch` and `bench` accept too."""

@@ -1,4 +1,4 @@
-"""llama.cpp's flags, by name: which flag stands for each here, or what to use instead.
+"""llama.cpp's flags, by name: the flag of edgedec for each, or the alternative.
 
 Only what is not a flag of ours with the same meaning; `translate.py` reads this table.
 """
@@ -19,9 +19,9 @@ _SWITCH = ("on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled"
 class Foreign:
     """A flag of llama.cpp.
 
-    values: how many values stand after it ("switch": on, off or auto, or none). to: our flag; `convert` makes its value
-    (None: nothing is given). note: printed on stderr where the flag changes nothing here. instead: why it is refused,
-    and what to use. verb: the command that it starts instead of `run`.
+    values: the number of values after it ("switch": on, off or auto, or none). to: edgedec's flag; `convert` converts
+    its value (None: the flag is left out). note: printed on stderr if the flag has no effect here. instead: why it is
+    rejected, and the alternative. verb: the command that it selects instead of `run`.
     """
 
     values: int | Literal["switch"] = 0
@@ -51,7 +51,7 @@ def _number(value: str) -> str:
 
 
 def _layers(value: str) -> str | None:
-    """Anything but no layer on a GPU deserves a word."""
+    """The value, so that its note is printed; None for no layers on a GPU, which needs no note."""
     if value in ("auto", "all"):
         return value
     return None if int(_number(value)) == 0 else value
@@ -63,7 +63,7 @@ def _own_number(value: str) -> str | None:
 
 
 def _whole_text(value: str) -> None:
-    """-1 is the context, which is what the penalties look at."""
+    """-1 is the whole context, which the penalties always use."""
     if _number(value) != "-1":
         raise UsageError(f"{value}: --repeat-penalty looks at the whole text; leave it out")
 
@@ -115,7 +115,7 @@ FLAGS: dict[str, Foreign] = {
     "--prompt-cache": _takes("--session"),
     "--prompt-cache-all": Foreign(note="--session saves the whole text"),
     "--prompt-cache-ro": Foreign(instead="a session file is saved at the end of a run; copy it before"),
-    # what the text must be
+    # constraints
     "-j": _takes("--json-schema"),
     "-jf": _takes("--json-schema"),
     "--json-schema-file": _takes("--json-schema"),

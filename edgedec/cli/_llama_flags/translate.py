@@ -1,4 +1,4 @@
-"""The arguments of a verb before they are parsed: llama.cpp's flags become ours, and no flag is read as another.
+"""Translation of a verb's arguments before they are parsed: llama.cpp's flags become edgedec's, and no flag is misread.
 
 Click reads `-ngl 99` as `-n gl` and `99`. Here a flag of one dash is taken whole: ours, llama.cpp's, or an error that
 says so; its value may follow `=` (`-ngl=99`), or stand against it where it cannot be mistaken (`-ngl99`, `-m./smol`).
@@ -22,7 +22,7 @@ from edgedec.errors import UsageError
 VERBS = ("run", "chat", "serve", "batch", "bench")
 # A number against any flag of one dash, a path against one of one letter.
 _ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d.*)|(-[A-Za-z])([./~].*)")
-# What stands for a flag of ours in another verb; a chat echoes nothing anyway.
+# Flags that have another name in another verb; a chat does not echo in any case.
 _ELSEWHERE = {("batch", "--slots"): "--batch-size", ("chat", "--no-echo"): ""}
 # Numbers that mean something else in llama.cpp: as many threads as cores, up to the end of the context, all tokens.
 _MEANT = {
@@ -39,7 +39,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 @dataclass
 class Reading:
-    """What is read of the arguments of `verb`: ours, in order, and the verb that is meant."""
+    """The translated arguments of `verb`, in order, and the resulting verb."""
 
     verb: str
     flags: dict[str, int]
@@ -61,7 +61,7 @@ def flags_of(command: Any) -> dict[str, int]:
 
 
 def translate(verb: str, command: Any, arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The verb that is meant, and its arguments in our flags."""
+    """The resulting verb, and its arguments with edgedec's flags."""
     read = Reading(verb, {**flags_of(command), "--help": 0, "-h": 0})
     rest = list(arguments)
     while rest:
@@ -112,7 +112,7 @@ def _known(read: Reading, flag: str) -> bool:
 
 
 def _own(read: Reading, flag: str, value: str | None, rest: list[str]) -> None:
-    """A flag of ours, with its values."""
+    """Read one of edgedec's flags, with its values."""
     if value is None:
         given = [rest.pop(0) for _ in range(min(read.flags[flag], len(rest)))]
         read.done += [flag, *(_meant(read, flag, each) for each in given)]
@@ -146,7 +146,7 @@ def _values(read: Reading, known: Foreign, rest: list[str], flag: str, value: st
 
 
 def _foreign(read: Reading, flag: str, known: Foreign, values: Sequence[str]) -> None:
-    """A flag of llama.cpp, as ours."""
+    """Translate a flag of llama.cpp."""
     shown = " ".join([flag, *values])
     if known.instead:
         raise typer.BadParameter(f"{shown}: {known.instead}")
@@ -164,7 +164,7 @@ def _foreign(read: Reading, flag: str, known: Foreign, values: Sequence[str]) ->
 
 
 def _ours(read: Reading, flag: str, known: Foreign, value: str | None) -> None:
-    """Our flag in the place of llama.cpp's."""
+    """Insert edgedec's flag in place of llama.cpp's."""
     to = _ELSEWHERE.get((read.verb, known.to), known.to.partition("=")[0])
     if known.to == "--kv":
         read.kv[flag] = str(value)
@@ -181,7 +181,7 @@ def _ours(read: Reading, flag: str, known: Foreign, value: str | None) -> None:
 
 
 def _one_format(found: dict[str, str]) -> str:
-    """The format of keys and values, which is one here."""
+    """The common format of keys and values, which edgedec requires."""
     formats = set(found.values())
     if len(formats) > 1:
         given = " and ".join(found)

@@ -38,7 +38,7 @@ def spec_list(text: str) -> list[str]:
 
 
 def expect(what: str) -> Callable[[float], None]:
-    """A function that says on stderr how long a measurement may take."""
+    """A function that prints the expected duration of a measurement on stderr."""
 
     def say(seconds: float) -> None:
         if seconds >= 3:

@@ -72,7 +72,7 @@ class OutputFlags:
     json: o.Json = False
 
     def check(self) -> None:
-        """Refuse before anything is measured what could not be drawn after."""
+        """UsageError before measuring if the picture cannot be drawn."""
         _plot.check(self.plot)
 
     def write(

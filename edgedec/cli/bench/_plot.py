@@ -17,7 +17,7 @@ STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 
 
 def check(path: Path | None) -> None:
-    """Refuse before anything is measured what could not be drawn after."""
+    """UsageError before measuring if the picture cannot be drawn."""
     if path is None:
         return
     if path.suffix not in FORMATS:

@@ -37,7 +37,7 @@ class SweepFlags:
     lengths: Annotated[str, o.option(metavar="N,…", help="Of --sweep exit: so many drafted tokens.")] = ""
 
     def check(self, drafters: str) -> None:
-        """Refuse flags that do not go together."""
+        """UsageError for flags that do not fit together."""
         if self.sweep and drafters:
             raise typer.BadParameter("--sweep and --drafters: give one of them")
         if (self.exits or self.lengths) and not self.sweep:

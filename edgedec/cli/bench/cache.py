@@ -144,7 +144,7 @@ def cache(
     if subject.geometry and not contexts:
         contexts = (2048, 8192)
     names = spec_list(quality.policies)
-    quality.shares(), quality.chosen(), costs.beside()  # what would be refused is refused now
+    quality.shares(), quality.chosen(), costs.beside()  # invalid options fail here
     with progress_bar() as show:
         path = subject.path(show, max(contexts, default=0) + 128)
         opened = machine.open(path)
@@ -173,7 +173,7 @@ def _begun(model: Model, geometry: str | None) -> dict[str, Any]:
 
 
 def _usable(model: Model) -> list[str]:
-    """The policies that model and engine can use; the others are named with the reason."""
+    """The policies that model and engine support; the others are reported with the reason."""
     from edgedec.errors import UsageError
     from edgedec.policies import FAMILY
 

@@ -62,7 +62,7 @@ def device(
 
 
 def _is_read(name: str, spec: ModelSpec) -> bool:
-    """Does every step read all of this tensor? Of an embedding that is no head it reads a row."""
+    """Whether every step reads the whole tensor; of an embedding that is not the head it reads one row."""
     return name != "embed" or spec.tied
 
 

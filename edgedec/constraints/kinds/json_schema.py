@@ -54,7 +54,7 @@ def json_schema(
         raise UsageError(f"json schema: must be an object or true or false, not {type(schema).__name__}")
     if schema is False:
         raise UsageError("json schema: false allows nothing")
-    # Said outright, so that an "x-guidance" inside a schema loosens nothing.
+    # Set explicitly, so that an "x-guidance" inside a schema cannot override them.
     options: dict[str, Any] = {**_SPACES[whitespace], "lenient": lenient, "coerce_one_of": lenient}
     try:
         text = json.dumps({} if schema is True else schema)

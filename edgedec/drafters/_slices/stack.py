@@ -1,7 +1,7 @@
 """Drafting with slices of the target's own stack, on the cache of the text.
 
-Drafted rows are pending rows of the cache. Verification continues where the shared blocks ended: what the first
-blocks made of a row is the same whoever ran them.
+Drafted rows are pending rows of the cache. Verification continues where the shared blocks ended: the first blocks'
+states of a row are the same in a draft and in verification.
 
     pending rows ─┐ shared blocks ── states kept for verification ── rest of the slice ── head ── a token, how sure
     token       <─┘ (again, until the path is not likely enough to pay)

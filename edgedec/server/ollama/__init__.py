@@ -1,1 +1,1 @@
-"""Ollama's API as a second door: the same models, scheduler and options behind `/api/`."""
+"""Ollama's API: the same models, scheduler and options under `/api/`."""

@@ -1,4 +1,4 @@
-"""What Ollama's clients are told about models."""
+"""Descriptions of models for Ollama's clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.server.pool import ModelSource
 from edgedec.server.thinking import OPEN
 
 Json = dict[str, Any]
-# The version of Ollama's API that is spoken: clients ask for it to know what they may send.
+# The supported version of Ollama's API, which clients request.
 API_VERSION = "0.12.0"
 _SAMPLING = {"repetition_penalty": "repeat_penalty"}
 
@@ -39,7 +39,7 @@ def card(source: ModelSource, name: str | None = None) -> Json:
 
 
 def details(bundle: Bundle) -> Json:
-    """Of what kind a model is."""
+    """A model's family, format and size."""
     family = bundle.spec.architecture
     return {
         "parent_model": "",
@@ -52,7 +52,7 @@ def details(bundle: Bundle) -> Json:
 
 
 def shown(source: ModelSource, model: Model) -> Json:
-    """All that /api/show tells."""
+    """The answer of /api/show."""
     bundle, text = source.bundle, source.bundle.manifest.text
     family, spec = bundle.spec.architecture, bundle.spec
     suggested = {_SAMPLING.get(name, name): value for name, value in text.sampling.items()}

@@ -10,7 +10,7 @@ from edgedec.server.fields import closed, nullable, or_null
 _TOKENS = {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
 _IMAGES = {"type": ["array", "null"], "items": {"type": "string"}}
 _KEEP = {"type": ["string", "number", "null"]}
-# What loads a model elsewhere, and is settled here when the server starts: accepted without effect.
+# Options of model loading, which are fixed here when the server starts: accepted without effect.
 _SETTLED = ("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram")
 # Ollama's names of our options.
 RENAMED = {"repeat_penalty": "repetition_penalty"}

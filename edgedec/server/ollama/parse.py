@@ -39,20 +39,20 @@ def show(raw: bytes) -> str:
 
 
 def embed(raw: bytes) -> TextRequest:
-    """What /api/embed embeds, as prompts."""
+    """The prompts of /api/embed."""
     body = checked(raw, EMBED)
     given = body["input"]
     return _to_embed(body, (given,) if isinstance(given, str) else tuple(given))
 
 
 def embeddings(raw: bytes) -> TextRequest:
-    """What /api/embeddings embeds, as a prompt."""
+    """The prompt of /api/embeddings."""
     body = checked(raw, EMBEDDINGS)
     return _to_embed(body, (body["prompt"],))
 
 
 def generate_request(body: Mapping[str, Any], templated: bool) -> TextRequest:
-    """The text that /api/generate asks for. templated: the model has a chat template."""
+    """The text request of /api/generate. templated: the model has a chat template."""
     prompt, suffix, system = body.get("prompt", ""), body.get("suffix", ""), body.get("system", "")
     common: Json = _common(body)
     if body.get("raw") or suffix or not templated:
@@ -63,7 +63,7 @@ def generate_request(body: Mapping[str, Any], templated: bool) -> TextRequest:
 
 
 def chat_request(body: Mapping[str, Any]) -> TextRequest:
-    """The chat that /api/chat asks for."""
+    """The chat request of /api/chat."""
     tools = read_tools({"tools": [{**tool, "type": "function"} for tool in body.get("tools", [])]})
     common = _common(body)
     if tools is not None and common["constraint"] is not None:
@@ -81,7 +81,7 @@ def model_name(given: str) -> str:
 
 
 def context_of(body: Mapping[str, Any]) -> int:
-    """The context that a request wants; 0: any."""
+    """The context length that a request names; 0: none."""
     return int((body.get("options") or {}).get("num_ctx") or 0)
 
 
@@ -125,7 +125,7 @@ def _format(given: str | Mapping[str, Any]) -> GivenConstraint | None:
 
 
 def _options(given: Mapping[str, Any]) -> Json:
-    """Ollama's options as ours; its defaults hold nowhere: what is left out is as the model's makers suggest."""
+    """Ollama's options as edgedec's; Ollama's defaults are not used: missing options have the model's defaults."""
     known = {name: value for name, value in given.items() if value is not None}
     most, last = known.get("num_predict", -1), known.get("repeat_last_n", -1)
     ours = options_of({RENAMED.get(name, name): value for name, value in known.items()})
@@ -138,7 +138,7 @@ def _options(given: Mapping[str, Any]) -> Json:
 
 
 def _message(given: Mapping[str, Any]) -> Json:
-    """A message as templates take it."""
+    """A message in the form for templates."""
     message = {"role": given["role"], "content": given.get("content") or ""}
     if given.get("tool_calls"):
         message["tool_calls"] = [_call(call["function"]) for call in given["tool_calls"]]

@@ -1,7 +1,7 @@
-"""Which replica a request goes to: the one that has read most of its beginning, unless that one has much more to do.
+"""Load balancing: a request goes to the replica with the longest cached prefix of it, unless that one is much busier.
 
-A replica continues a text from the cache of one that began alike (`decoding.sharing`). What each has read is not asked
-for but remembered, by pieces of the request's own text: chats send what was said again with every turn.
+A replica continues a text from the cache of a text with the same prefix (`decoding.sharing`). The router does not query
+the replicas; it records the pieces of the requests that it sent to each: chats repeat the conversation with every turn.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-# Letters of a piece; pieces of a text that are looked at; pieces that are remembered of each replica.
+# Characters of a piece; the most pieces of a text that are compared; the pieces that are stored for each replica.
 _PIECE, _MOST, _REMEMBERED = 128, 512, 1 << 16
-# What comes before the text of a prompt in its cache, and the text; in the order in which templates write it.
+# The members before a prompt's text in the cache, and the text; in the order of templates.
 _SAME = ("model", "adapter", "instructions", "system", "tools")
 _TEXT = ("messages", "input", "context", "prompt")
 
 
 def beginning(body: Mapping[str, Any]) -> str:
-    """The text of a request that its prompt is made of, so that requests whose prompts begin alike begin alike."""
+    """A request's text in the order of its prompt, so that requests with a common prompt prefix have a common prefix
+    here."""
     same = json.dumps([body.get(name) for name in _SAME])
     return same + "".join(json.dumps(body[name]) for name in _TEXT if name in body)
 
 
 def pieces(text: str) -> Iterator[int]:
-    """A number for each beginning of a text, piece by piece; a last piece that is not full has none."""
+    """A hash for each prefix of a text, piece by piece; without the last piece if it is not full."""
     key = 0
     for at in range(0, min(len(text), _PIECE * _MOST) - _PIECE + 1, _PIECE):
         key = hash((key, text[at : at + _PIECE]))
@@ -33,7 +34,7 @@ def pieces(text: str) -> Iterator[int]:
 
 
 class ReadTexts:
-    """Beginnings that a replica has read, those used least recently forgotten first."""
+    """Prefixes that a replica has read; the least recently used are dropped first."""
 
     def __init__(self, most: int = _REMEMBERED) -> None:
         self._keys, self._most = OrderedDict[int, None](), most
@@ -42,7 +43,7 @@ class ReadTexts:
         return len(self._keys)
 
     def common(self, keys: Iterable[int]) -> int:
-        """Pieces of a text, from its beginning, that were read."""
+        """The number of pieces at a text's beginning that were read."""
         n = 0
         for n, key in enumerate(keys, 1):
             if key not in self._keys:
@@ -61,7 +62,8 @@ class ReadTexts:
 
 
 class Load:
-    """What a replica has to do: texts under way, and what it has read. `last`: the turn in which it was chosen."""
+    """A replica's load: running texts, and the prefixes that it has read. `last`: the turn in which it was last
+    chosen."""
 
     def __init__(self) -> None:
         self.up, self.running, self.last = False, 0, 0
@@ -69,13 +71,14 @@ class Load:
 
 
 class Balancer:
-    """slack: so many more texts than the replica with the fewest one may have and still get what it has read."""
+    """slack: the most texts that a replica may have above the least busy one and still be chosen for its cached
+    prefix."""
 
     def __init__(self, loads: list[Load], slack: int) -> None:
         self.loads, self._slack, self._turn = loads, max(slack, 1), 0
 
     def choose(self, keys: list[int], besides: frozenset[int] = frozenset()) -> int | None:
-        """The number of a replica that is up, None if none is; `besides`: not these."""
+        """The number of the replica for a request, None if none is up; `besides`: excluded replicas."""
         up = [k for k, load in enumerate(self.loads) if load.up and k not in besides]
         if not up:
             return None

@@ -33,7 +33,7 @@ class Answer:
 async def ask(
     port: int, method: str, target: bytes, headers: Sequence[Header], body: bytes = b""
 ) -> AsyncIterator[Answer]:
-    """The answer of a server of this machine; the connection is closed at the end, which cancels what still runs."""
+    """The answer of a server on this machine; closing the connection at the end cancels a running request."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What several servers tell Prometheus as one text: each line with the number of its replica."""
+"""The Prometheus metrics of several servers as one text: each line with the number of its replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def merged(texts: Mapping[int, str]) -> str:
-    """Families stay together, as the format wants it."""
+    """The merged text, with families kept together as the format requires."""
     heads, rows = dict[str, list[str]](), dict[str, list[str]]()
     for number, text in texts.items():
         for line in text.splitlines():
@@ -42,7 +42,7 @@ def _labelled(sample: re.Match[str], number: int) -> str:
 
 
 def router_lines(loads: Mapping[int, Load], starts: Mapping[int, int]) -> str:
-    """What only the router knows."""
+    """The router's own metrics."""
     families = (
         ("edgedec_replica_up", "gauge", "Does the replica take requests?", {k: int(v.up) for k, v in loads.items()}),
         ("edgedec_replica_texts", "gauge", "Requests under way.", {k: v.running for k, v in loads.items()}),

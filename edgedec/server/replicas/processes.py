@@ -1,4 +1,4 @@
-"""The processes of the replicas: started, watched, started again when they die, ended with us."""
+"""The processes of the replicas: started, supervised, restarted when they die, ended with the router."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Replica:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until it takes requests; EdgedecError with what it said if it ended instead."""
+        """Wait until it accepts requests; EdgedecError with its output if it ended instead."""
         self._settled.wait()
         if not self.load.up:
             raise EdgedecError(f"replica {self.number}: {self._said or 'it ended before it took requests'}")
@@ -45,7 +45,7 @@ class Replica:
         return 0 if self._process is None else self._process.pid
 
     def close(self, seconds: float = 0.0) -> None:
-        """End it; running texts have so long."""
+        """End it; running texts get `seconds` to finish."""
         self._closing.set()
         process = self._process
         if process is None:
@@ -72,8 +72,8 @@ class Replica:
             self._closing.wait(wait)
 
     def _run(self) -> None:
-        """The process from its start to its end; what it says goes to our stderr."""
-        # A session of its own: a Ctrl-C at the terminal is for us, who let running texts end.
+        """Run the process from start to end; its output goes to the router's stderr."""
+        # A session of its own: Ctrl-C at the terminal reaches only the router, which lets running texts end.
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,

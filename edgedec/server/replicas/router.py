@@ -1,7 +1,7 @@
 """The application in front of the replicas: one address, one key; each request goes to the replica that suits it.
 
-What only one replica knows, a response that is continued from or fetched, is found by asking them. A replica that is
-gone before it answered costs nothing but time, as another one is asked. A stream that was begun ends with an error.
+A stored response, which only one replica has, is found by querying them all. If a replica fails before its answer
+begins, the request is sent to another one. A stream that has begun ends with an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH"]
-# Of the connection, not of the request; and what the replicas must not be told: their key is another one.
+# Headers of the connection, not of the request; and the client's key, because the replicas have another one.
 _OWN = {b"host", b"authorization", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"expect"}
 _GONE = "the replica that made this text is gone; send the request again"
 
@@ -50,12 +50,12 @@ class RouterSettings:
 
 
 class Router:
-    """Replicas behind one address. `key`: what they want to be sent; nobody else knows it."""
+    """Replicas at one address. `key`: the replicas' key, known only to the router."""
 
     def __init__(
         self, make: Callable[[int, str], Replica], count: int, settings: RouterSettings, grace: float = 0.0
     ) -> None:
-        """make: a replica that wants this key."""
+        """make: creates a replica with this key."""
         self.settings, self.draining, self._grace, self._key = settings, False, grace, token_hex(24)
         self.replicas = [make(number, self._key) for number in range(count)]
         self.balancer = Balancer([replica.load for replica in self.replicas], settings.slots)
@@ -76,7 +76,7 @@ class Router:
             replica.close(self._grace)
 
     def drain(self) -> None:
-        """Refuse what is new; what runs continues."""
+        """Reject new requests; running ones continue."""
         self.draining = True
 
     def app(self) -> Starlette:
@@ -120,7 +120,7 @@ class Router:
         return PlainTextResponse(merged(found) + own, media_type="text/plain; version=0.0.4")
 
     async def kept(self, request: Request) -> Response:
-        """A response that one replica has kept."""
+        """Forward a request about a stored response to its replica."""
         body = await read_body(request, self.settings.body, self.settings.body_seconds)
         number = await self._holder(request.path_params["name"])
         return Forwarded(self, request, body, [], number)
@@ -135,7 +135,7 @@ class Router:
 
     @asynccontextmanager
     async def ask(self, number: int, method: str, target: bytes, headers: Sequence[Header], body: bytes) -> Any:
-        """The answer of a replica, which counts as busy until the end."""
+        """The answer of a replica; the request counts in its load until the end."""
         replica = self.replicas[number]
         own = [*((name, value) for name, value in headers if name not in _OWN), *self._authorization()]
         replica.load.running += 1
@@ -149,7 +149,7 @@ class Router:
         return [(b"authorization", b"Bearer " + self._key.encode())]
 
     async def _body(self, number: int, target: bytes) -> bytes:
-        """What a replica answers to a GET; nothing if that is not 200."""
+        """The body of a replica's answer to a GET; empty if the status is not 200."""
         try:
             async with ask(self.replicas[number].port, "GET", target, self._authorization()) as answer:
                 body = await answer.body()
@@ -158,7 +158,7 @@ class Router:
             return b""
 
     async def _holder(self, name: str) -> int | None:
-        """The replica that has kept a response, if any has."""
+        """The replica that has stored a response, if any."""
         target = b"/v1/responses/" + quote(name, safe="").encode()
         up = [replica.number for replica in self.replicas if replica.load.up]
         found = await asyncio.gather(*(self._body(number, target) for number in up))
@@ -170,7 +170,7 @@ class Router:
 
 
 class Forwarded(Response):
-    """What a replica answers. number: the only one that can, None if any can."""
+    """A forwarded request. number: the only replica that can answer, None if any can."""
 
     def __init__(self, router: Router, request: Request, body: bytes, keys: list[int], number: int | None) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ async def _once(whole: bytes) -> AsyncIterator[bytes]:
 
 
 def _error_at_end(kind: bytes) -> bytes:
-    """What a stream of this kind ends with when its replica is gone; nothing for what is no stream."""
+    """The error event at the end of a stream whose replica is gone; empty if it is not a stream."""
     error = APIError(502, _GONE, code="replica_gone")
     if kind == b"text/event-stream":
         return sse(error.body).encode()
@@ -242,7 +242,7 @@ def _error_at_end(kind: bytes) -> bytes:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The body as JSON; empty if it is none, which a replica will say."""
+    """The body as JSON; empty if it is invalid: the replica then answers with an error."""
     try:
         return parse(body)
     except APIError:

@@ -1,1 +1,2 @@
-"""OpenAI's Responses: input items to a chat, its text to output items and their events, kept to be continued from."""
+"""OpenAI's Responses: input items to a chat, its text to output items and their events; responses are stored for
+continuation."""

@@ -19,7 +19,7 @@ from edgedec.server.service import RunningTexts
 from edgedec.server.stream import usage
 
 Json = dict[str, Any]
-# Parameters that the object repeats, with what it shows for those left out.
+# Parameters that the object repeats, with their values if missing.
 _SHOWN: Json = {
     "background": False,
     "instructions": None,
@@ -103,7 +103,7 @@ class ResponseAnswer:
         return self._event("response.failed", response)
 
     def _completed(self) -> Json:
-        """The whole response, which is kept if it is to be."""
+        """The whole response; stored if the request says so."""
         cut = self._choice.reason == "length"
         response = self._response("incomplete" if cut else "completed", self._output.items)
         if cut:

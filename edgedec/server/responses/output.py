@@ -12,12 +12,12 @@ from edgedec.server.shapes import chat_logprobs
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
-# Of items whose content is text: the part, and the name of its events.
+# For items with text content: the id prefix, and the name of their events.
 _KINDS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
 
 
 class ResponseOutput:
-    """`items` as far as they are there; every method returns the events of what it adds, without their numbers."""
+    """The output items so far; every method returns the events of its additions, without their numbers."""
 
     def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
         self._tokenizer, self._logprobs = tokenizer, logprobs
@@ -26,11 +26,11 @@ class ResponseOutput:
 
     @property
     def text(self) -> str:
-        """Of its messages."""
+        """The text of its messages."""
         return "".join(item["content"][0]["text"] for item in self.items if item["type"] == "message")
 
     def add(self, delta: Delta) -> list[Json]:
-        """What an event of the text adds."""
+        """The events of a text's additions."""
         events: list[Json] = []
         if delta.thought:
             events += self._append("reasoning", delta.thought, delta)
@@ -48,7 +48,7 @@ class ResponseOutput:
         return [*begun, *self.close()]
 
     def close(self) -> list[Json]:
-        """The open item is complete."""
+        """Complete the open item."""
         item, self._open = self._open, None
         if item is None:
             return []
@@ -65,7 +65,7 @@ class ResponseOutput:
         ]
 
     def _append(self, of: str, text: str, delta: Delta) -> list[Json]:
-        """More text of an item of a kind, which is begun if another is open."""
+        """Add text to an item of a kind; begins the item if another kind is open."""
         begun = [] if self._open is not None and self._open["type"] == of else [*self.close(), *self._begin(of)]
         assert self._open is not None
         part, kind = self._open["content"][0], _KINDS[of][1]
@@ -91,7 +91,7 @@ class ResponseOutput:
         return [added, {"type": "response.content_part.added", **self._where(item), "part": dict(part)}]
 
     def _piece(self, piece: CallPiece) -> list[Json]:
-        """More of a call; a name begins one."""
+        """Add a piece of a call; a name begins a new one."""
         events: list[Json] = []
         if piece.name:
             item = {
@@ -114,7 +114,7 @@ class ResponseOutput:
         return events
 
     def _end_call(self, item: Json) -> list[Json]:
-        """A call that was cut off is incomplete."""
+        """End a call; a truncated one is incomplete."""
         try:
             json.loads(item["arguments"])
             item["status"] = "completed"

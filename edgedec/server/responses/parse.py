@@ -24,8 +24,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ResponseRequest:
-    """`body`: as checked; `items`: those of the request; `earlier`: those of the response that it continues, and what
-    that one put out."""
+    """`body`: the checked body; `items`: the request's items; `earlier`: the input and output items of the response
+    that it continues."""
 
     body: Mapping[str, Any]
     items: tuple[Json, ...]
@@ -41,7 +41,7 @@ class ResponseRequest:
         return (*self.earlier, *self.items)
 
     def text_request(self) -> TextRequest:
-        """The chat that it is."""
+        """The request as a chat."""
         body = self.body
         given, reasoning = body.get("text", {}).get("format"), body.get("reasoning", {})
         tools = read_tools({**body, "tools": list(map(_tool, body.get("tools", [])))} | _choice(body))

@@ -1,4 +1,4 @@
-"""Responses that are kept to be continued from and fetched, in bounded memory."""
+"""Stored responses for continuation and retrieval, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgedec.server.answers import dumps
 from edgedec.server.errors import APIError
 
 Json = dict[str, Any]
-_OVERHEAD = 512  # bytes of what holds a kept response, besides its JSON
+_OVERHEAD = 512  # bytes of a stored response's objects, besides its JSON
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class KeptResponse:
 
 
 class ResponseStore:
-    """Responses by id, as JSON: as objects they would take several times as much. Beyond `most` bytes those that were
-    used least recently are dropped."""
+    """Responses by id, as JSON, because objects would take several times the memory. Above `most` bytes the least
+    recently used ones are dropped."""
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
@@ -35,7 +35,7 @@ class ResponseStore:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """The bytes in use."""
         return self._held
 
     def add(self, kept: KeptResponse) -> None:

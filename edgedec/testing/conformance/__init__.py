@@ -1,4 +1,4 @@
-"""Conformance: a suite that any runtime passes, or is told by name what it fails.
+"""Conformance: a suite of named checks that every runtime must pass.
 
 python -m edgedec.testing.conformance --runtime NAME [--bundle PATH] [--json]
 

@@ -1,4 +1,4 @@
-"""Trees of rows: each row is what the chain down to it is, and only what is committed is seen later."""
+"""Trees of rows: each row's outputs equal those of the chain down to it, and only committed rows are seen later."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run_again(subject: Subject, model: str) -> None:
 
 
 def _goes_on(subject: Subject, runtime: Runtime, cache: Cache, ids: list[int]) -> None:
-    """The next tokens after a cache are what they are after the same text read anew."""
+    """Check that the next tokens after a cache equal those after the same text read again."""
     assert cache.length == len(ids), f"length {cache.length}, {len(ids)} tokens were committed"
     more = tokens(runtime.spec, 3, seed=6)
     expected = text(runtime, [*ids, *more])[1][len(ids) :]

@@ -1,4 +1,4 @@
-"""Views, merged slots, keys: what rows see of what a block holds, beside the reference."""
+"""Views, merged slots, keys: the slots that rows see, compared with the reference."""
 
 from __future__ import annotations
 

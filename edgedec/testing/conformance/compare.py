@@ -1,4 +1,4 @@
-"""What the checks share: tokens, calls in short, and how close two arrays have to be."""
+"""Shared by the checks: tokens, shorthand for calls, and tolerances of arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a runtime's outputs may be from float32 sums while its checks run: what it declares."""
+"""The tolerance of a runtime's outputs against float32 sums during its checks, as the runtime declares it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _rounding: ContextVar[float] = ContextVar("rounding", default=0.0)
 
 @contextmanager
 def rounded(by: float) -> Iterator[None]:
-    """Inside, arrays may differ by so much of their spread."""
+    """A context in which arrays may differ by this share of their spread."""
     token = _rounding.set(by)
     try:
         yield
@@ -20,5 +20,5 @@ def rounded(by: float) -> Iterator[None]:
 
 
 def allowed(within: float) -> float:
-    """What may differ: what a check allows, or what the runtime declares if that is more."""
+    """The tolerance: the check's, or the runtime's declared one if that is larger."""
     return max(within, _rounding.get())

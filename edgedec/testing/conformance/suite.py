@@ -1,4 +1,4 @@
-"""Checks by name, and what they found of a runtime."""
+"""The checks by name, and their findings on a runtime."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Subject:
         self.capabilities = self._declared()
 
     def _declared(self) -> Capabilities:
-        """What the runtime declares, on the first model that it opens."""
+        """The runtime's declared capabilities, on the first model that it opens."""
         errors = list[RuntimeUnavailable]()
         for model in self.models():
             try:
@@ -110,7 +110,7 @@ REFUSED: dict[str, Callable[[Runtime], object]] = {}
 
 
 def refused_without(needs: str) -> Callable[[Callable[[Runtime], T]], Callable[[Runtime], T]]:
-    """Register a call that a runtime without this capability has to refuse."""
+    """Register a call that a runtime without this capability must reject."""
 
     def register(function: Callable[[Runtime], T]) -> Callable[[Runtime], T]:
         REFUSED[needs] = function
@@ -133,7 +133,7 @@ def check(
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found on one model."""
+    """The result of one check on one model."""
 
     check: str
     model: str

@@ -1,4 +1,4 @@
-"""What runs a language's kernels, by packages of PyPI: pyopencl, wgpu; or a compiler that emulates CUDA."""
+"""Machines that run a language's kernels, by packages of PyPI: pyopencl, wgpu; or a compiler that emulates CUDA."""
 
 from __future__ import annotations
 
