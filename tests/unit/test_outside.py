@@ -290,6 +290,16 @@ def test_a_drafter_that_rests_is_neither_asked_nor_shown_anything() -> None:
     assert resting.shown == 5
 
 
+def test_a_drafter_that_rests_is_asked_when_the_text_is_read_anew() -> None:
+    """A full context slides: the next call reads several rows, and the drafter's state is that of another text."""
+    runtime, resting = FakeRuntime(tiny_spec()), Resting()
+    context = Context([1, 2, 3], 3, runtime.new_cache(24), sinks=2)
+    found = [*decode(runtime, context, GenerationConfig(max_tokens=30), resting)]
+    assert len(found) == 30
+    assert resting.asked == [3, 11, 19, 12]
+    assert resting.shown == 4
+
+
 def test_a_draft_that_rests_is_empty() -> None:
     class Busy(Resting):
         def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
