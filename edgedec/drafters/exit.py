@@ -5,8 +5,8 @@ enough to pay. Verification continues with the other layers: hidden states and c
 have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
 DEL: the exit and the length of the draft follow from the exits' recent acceptance rates, with exponential decay
-(`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them, which are
-compared with what was picked (`slices/shadows.py`).
+(`_slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them, which are
+compared with what was picked (`_slices/shadows.py`).
 """
 
 from __future__ import annotations

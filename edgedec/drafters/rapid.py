@@ -3,7 +3,7 @@
 Chen et al. 2025. Of a long text the passages that have most to do with its end are put together, in their order,
 between its first tokens and its latest ones: some hundreds of tokens. The same model, or a smaller one, drafts after
 those; the target verifies after the whole text, which is what it is without drafts. With `transfer` the target's
-distribution is bent towards the draft's: the paper's other mode, another text (`models/transfer.py`).
+distribution is bent towards the draft's: the paper's other mode, another text (`_models/transfer.py`).
 
 Passages are of `chunk` tokens. One counts by the tokens that it shares with the latest `chunk`, each by how few
 passages have it (as in TF-IDF). They are chosen for a prompt, and again after `refresh` tokens.

@@ -5,7 +5,7 @@ SWIFT continues from there: now and then another set guesses the latest generate
 brings more tokens for the time of a plain call than the set in use does on the same text, twice, it takes over.
 Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for
 (`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own
-(`slices/task_sets.py`). Where a draft is unsure its next guesses are drafted beside the first.
+(`_slices/task_sets.py`). Where a draft is unsure its next guesses are drafted beside the first.
 
 The blocks before the first skipped one compute what they compute in the whole stack: verification continues after
 them.
