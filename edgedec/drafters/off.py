@@ -5,7 +5,6 @@ from __future__ import annotations
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 
-
 _NOTHING = Draft()
 
 
