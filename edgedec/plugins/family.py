@@ -71,7 +71,7 @@ class Family(Generic[F]):
 
     def file(self, name: str) -> ModuleType:
         """The module of a plug-in; an error with the nearest names if there is none."""
-        known = self.aliases.get(name, name).replace("-", "_")
+        known = self._file_name(name)
         if known in self.shipped:
             return import_module(f"{self.package}.{known}")
         if known in self._added:
@@ -86,8 +86,11 @@ class Family(Generic[F]):
         return f"no {self.title} {name!r}{meant}; there are: {', '.join(names)}"
 
     def __contains__(self, name: object) -> bool:
-        known = self.aliases.get(str(name), str(name)).replace("-", "_")
+        known = self._file_name(str(name))
         return known in self.shipped or known in self._added
+
+    def _file_name(self, name: str) -> str:
+        return self.aliases.get(name, name).replace("-", "_")
 
     def facts(self, name: str) -> F:
         """What a plug-in declares of itself."""
@@ -104,12 +107,11 @@ class Family(Generic[F]):
 
     def summary(self, name: str) -> str:
         """The first sentence of a plug-in's file."""
-        text = " ".join((self.file(name).__doc__ or "").partition("\n\n")[0].split())
-        return text
+        return " ".join((self.file(name).__doc__ or "").partition("\n\n")[0].split())
 
     def options(self, name: str) -> dict[str, PluginOption]:
         """The options of a plug-in by name, those of the family first."""
-        return self._of(self.aliases.get(name, name))
+        return self._of(self._file_name(name))
 
     @cached_property
     def common(self) -> dict[str, PluginOption]:

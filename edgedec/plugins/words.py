@@ -68,6 +68,16 @@ def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     return found
 
 
+def quoted(value: str) -> str:
+    """A value as words hold it: in quotes where it would end early or be read as something else.
+
+    >>> quoted("/c++/m"), quoted("./small")
+    ("'/c++/m'", './small')
+    """
+    plain = not set(value) & {"+", ","} and value[:1] not in ("'", '"', "[", "{") and value == value.strip()
+    return value if plain else "'" + value.replace("'", "''") + "'"
+
+
 class _Reader:
     """Reads words from left to right."""
 

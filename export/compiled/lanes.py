@@ -290,8 +290,3 @@ def most(x: Expr) -> Expr:
         n //= 2
         x = larger(pick(x, None, range(n)), pick(x, None, range(n, 2 * n)))
     return x
-
-
-def least_of(a: Expr, b: Expr) -> Expr:
-    """The smaller of two integers."""
-    return bind(T.min(int64(a), int64(b)))

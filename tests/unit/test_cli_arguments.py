@@ -49,6 +49,8 @@ def call(*args: object, stdin: str | None = None) -> Result:
         ("-p x -ctk q8_0 -ctv q8_0", "-p x --kv int8"),
         ("-p x -ctk f16", "-p x --kv f16"),
         ("-p x -md draft", "-p x --spec model:path=draft"),
+        ("-p x -md /c++/m,2", "-p x --spec model:path='/c++/m,2'"),
+        ("-p x -hfd org/a+b", "-p x --spec model:path='hf:org/a+b'"),
         ("-p x -fa", "-p x"),
         ("-fa on -p x", "-p x"),
         ("-fa -p x", "-p x"),

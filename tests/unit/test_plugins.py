@@ -17,7 +17,7 @@ from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.plugins import Family, Opt, PluginChoice
 from edgedec.plugins.about import about, all_about, schema
 from edgedec.plugins.options import options_of_make
-from edgedec.plugins.words import parse
+from edgedec.plugins.words import parse, quoted
 
 ECHO = '''"""Says it again.
 
@@ -320,6 +320,11 @@ def test_quoted_words_come_back_as_they_were(choices: list[tuple[str, dict[str, 
     assert parse(json.dumps([{"name": name, **options} for name, options in choices if "name" not in options])) == [
         PluginChoice(name, options) for name, options in choices if "name" not in options
     ]
+
+
+@given(VALUES)
+def test_a_value_is_quoted_where_it_must_be(value: str) -> None:
+    assert parse(f"a:x={quoted(value)},y=1+b") == [PluginChoice("a", {"x": value, "y": "1"}), PluginChoice("b", {})]
 
 
 @given(st.text(max_size=40))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgedec.errors import UsageError
+from edgedec.plugins.words import quoted
 
 _CACHE_TYPES = {"f32": "f32", "f16": "f16", "q8_0": "int8", "q4_0": "int4"}
 _SWITCH = ("on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled")
@@ -34,6 +35,11 @@ class Foreign:
 
 def _seed(value: str) -> str | None:
     return None if value == "-1" else _number(value)
+
+
+def _draft_model(name: str) -> str:
+    """The words of a draft model; a path may hold + and commas."""
+    return f"model:path={quoted(name)}"
 
 
 def _cache_type(value: str) -> str:
@@ -130,12 +136,12 @@ FLAGS: dict[str, Foreign] = {
     "--hf-token": Foreign(1, instead="set HF_TOKEN"),
     "-mu": Foreign(1, instead="download the file, then edgedec export FILE -o BUNDLE"),
     "--model-url": Foreign(1, instead="download the file, then edgedec export FILE -o BUNDLE"),
-    "-md": _takes("--spec", "model:path={}".format),
-    "--model-draft": _takes("--spec", "model:path={}".format),
-    "-hfd": _takes("--spec", "model:path=hf:{}".format),
-    "--draft": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
-    "--draft-max": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
-    "--draft-n": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
+    "-md": _takes("--spec", _draft_model),
+    "--model-draft": _takes("--spec", _draft_model),
+    "-hfd": _takes("--spec", lambda name: _draft_model(f"hf:{name}")),
+    "--draft": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,length=N"),
+    "--draft-max": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,length=N"),
+    "--draft-n": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,length=N"),
     "--draft-min": Foreign(1, note="the governor drafts only where it pays"),
     "--draft-p-min": Foreign(1, note="the governor drafts only where it pays"),
     "--lora-scaled": Foreign(2, instead="--lora FILE adds an adapter at its own scale"),
