@@ -23,6 +23,7 @@ from edgedec.bench.speculation import Bench, Task
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._models.opening import open_draft
 from edgedec.errors import UsageError
+from edgedec.plugins.words import quoted
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
 
@@ -144,8 +145,8 @@ def measure(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Point]:
     """The drafters: bundles of small models, and the model left early after so many layers."""
-    specs = {f"model:path={path},gamma={_LENGTH},fixed={_LENGTH}": path for path in drafts}
-    early = {f"exit:layer={n},gamma={_LENGTH},threshold=0,stop=0,fixed={_LENGTH}": n for n in exits}
+    specs = {f"model:path={quoted(path)},length={_LENGTH},fixed={_LENGTH}": path for path in drafts}
+    early = {f"exit:layer={n},length={_LENGTH},threshold=0,stop=0,fixed={_LENGTH}": n for n in exits}
     runs = Bench(model, tasks, tokens, ignore_eos=True).measure([*specs, *early], 1, progress=progress).runs
     whole = call_seconds(model.runtime)
     host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)

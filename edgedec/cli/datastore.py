@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from json import loads
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
+from edgedec.plugins.words import quoted
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -96,7 +98,8 @@ def _write(files: list[Path], out: Path, model: str, json: bool, more: bool) -> 
     if json:
         print_json({**facts, "added": tokens - (onto.tokens if onto else 0)})
     else:
-        print(f"{out}: {tokens:,} tokens, {size(out.stat().st_size)}; use it with --spec auto+datastore:path={out}")
+        spec = shlex.quote(f"auto+datastore:path={quoted(str(out))}")
+        print(f"{out}: {tokens:,} tokens, {size(out.stat().st_size)}; use it with --spec {spec}")
 
 
 def _tokenizer(bundle: Bundle) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,19 @@ def test_the_command_builds_and_adds(nano: Path, tmp_path: Path, capsys: pytest.
     assert json.loads(out)["added"] == sum(map(len, expected)) + 2
     live = edgedec.open("nano").session(speculate=f"auto+datastore:path={store}")
     assert live.report()["drafters"]["datastore"]["stored"] == json.loads(out)["tokens"]
+
+
+@pytest.mark.parametrize("name", ["plain.store", "a+b, c.store"])
+def test_the_printed_option_can_be_pasted(
+    nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    text = tmp_path / "a.md"
+    text.write_text("A red fox.\nIt ran.\n" * 40)
+    code, out, _ = run(capsys, "build", str(text), "-o", str(tmp_path / name))
+    assert code == 0
+    *_, flag, words = shlex.split(out)
+    assert flag == "--spec"
+    assert edgedec.open("nano").session(speculate=words).report()["drafters"]["datastore"]["stored"] > 100
 
 
 def test_a_long_document_is_encoded_in_parts(nano: Path, tmp_path: Path) -> None:
