@@ -348,3 +348,11 @@ def test_every_plugin_describes_itself(family: str) -> None:
             if not option.required:
                 assert option.read(option.default) == option.default, f"{name}: {option.name}: its own default is wrong"
         json.dumps(found)
+
+
+def test_the_drafters_of_auto_have_this_order() -> None:
+    """Cheapest first; docs/speculation.md names them in this order."""
+    ranks = {name: facts.auto for name, facts in families.family("drafters").all_facts().items() if facts.auto}
+    tables, heads = ["copy", "suffix", "recycling", "trigram"], ["eagle3", "mtp", "eagle", "hydrapp", "hydra", "medusa"]
+    assert sorted(ranks, key=lambda name: ranks[name] or 0) == [*tables, *heads, "model", "longspec", "sparse"]
+    assert len(set(ranks.values())) == len(ranks)
