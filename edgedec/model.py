@@ -18,7 +18,7 @@ from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.runtime.trust import trusting
 from edgedec.session import Session
-from edgedec.speculation.skipping import skipping
+from edgedec.skipping import skipping
 
 # Tokens of texts that stay cached as prefixes for other sessions: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096

@@ -26,17 +26,16 @@ from edgedec.drafters import Draft, Drafter, _calls
 from edgedec.drafters.off import Off
 from edgedec.runtime import Call, CallResult, Capabilities
 from edgedec.speculation import governor as governor_module
-from edgedec.speculation import members, own_time, silence
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.shared import SharedLearning
-from edgedec.speculation.survey import Survey
+from edgedec.speculation.state import SharedLearning
+from edgedec.speculation.probing import Survey
 
 VOCAB = 997
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Seconds = Callable[[int, int], float]
 # Where a clock is read while a text is generated.
-CLOCKS = (batching, gaps, job, loop, runner, _calls, governor_module, members, own_time, silence)
+CLOCKS = (batching, gaps, job, loop, runner, _calls, governor_module)
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def measured(seconds: Seconds, monkeypatch: pytest.MonkeyPatch, python: Python |
     simulation.costs = Costs(
         {k: seconds(k, 0) for k in COUNTS}, per_cell=seconds(1, 1000) / 1000 - seconds(1, 0) / 1000
     )
-    simulation.costs.usual.start(simulation.runtime.python.step)
+    simulation.costs.outside.start(simulation.runtime.python.step)
     simulation.survey = Survey(simulation.costs)
     simulation.survey.due = lambda rows, most: 0  # type: ignore[method-assign]
     return simulation

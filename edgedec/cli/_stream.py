@@ -9,7 +9,7 @@ from typing import Any
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.messages import Token
 from edgedec.session import Session
-from edgedec.speculation.skipping import SkippingRuntime
+from edgedec.skipping import SkippingRuntime
 from edgedec.text.tokenizer import Tokenizer
 
 

@@ -52,6 +52,13 @@ def runs_whole(call: Call) -> bool:
     return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
+def is_own(request: Request) -> bool:
+    """Whether a call is one of a text's own steps, not of a draft in progress."""
+    if isinstance(request, ForwardOn):
+        return False
+    return request.outputs.head and (request.blocks is None or len(request.blocks) > 0)
+
+
 def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = None) -> Generator[Token]:
     """The tokens of one loop. Its calls run one at a time, those that it yields together in one forward. gaps: measures
     the time between forwards."""
@@ -70,7 +77,7 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
                 answer, since = _run(runtime, item, gaps, since)
                 item = loop.send(answer)
             elif isinstance(item, ForwardOn):
-                answer, since = _run(item.runtime, item.call, gaps, since)
+                answer, since = _run(item.runtime, item.call, gaps, since, own=False)
                 item = loop.send(answer)
             elif isinstance(item, Together):
                 answer, since = _run_together(runtime, item, gaps, since)
@@ -86,11 +93,12 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
         loop.close()
 
 
-def _run(owner: Runtime, call: Call, gaps: Gaps, since: float) -> tuple[Completed, float]:
-    """A call's result, and the time at which it ended; since: when the forward before it ended."""
+def _run(owner: Runtime, call: Call, gaps: Gaps, since: float, own: bool = True) -> tuple[Completed, float]:
+    """A call's result, and the time at which it ended; since: when the forward before it ended; own: on the text's own
+    runtime."""
     began = perf_counter()
     result = owner.forward((call,))[0]
-    gaps.add_forward(began - since)
+    gaps.add_forward(began - since, own=own and is_own(call))
     ended = perf_counter()
     if gaps.watched:
         gaps.end_forward()

@@ -17,20 +17,22 @@ from edgedec.drafters.off import Off
 from edgedec.drafters.sparse import SparseDrafter
 from edgedec.errors import UsageError
 from edgedec.plugins import Words
+from edgedec.speculation.bank import AUTO, NAMED, Terms
 from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
 from edgedec.speculation.prompting import PromptingGovernor, has_prompts
-from edgedec.speculation.shared import SharedLearning
+from edgedec.speculation.state import SharedLearning
 
 
 def make_speculation(words: Words, host: DrafterContext) -> Drafter:
     """The drafter for the value of `--spec`."""
     if words == "off":
         return Off()
-    drafters, fixed = list[tuple[str, Drafter]](), 0
+    drafters, fixed, names = list[tuple[str, Drafter]](), 0, list[str]()
     for name, options in FAMILY.parse(words):
+        names.append(name)
         if name == "auto":
             drafters += [(name, _considered(make_drafter(name, host), host)) for name in _auto(host)]
             continue
@@ -38,7 +40,7 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
         drafters.append((name, FAMILY.file(name).make(host, **options)))
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters)
-    return governor(guided(drafters), host, fixed)
+    return governor(guided(drafters), host, fixed, AUTO if "auto" in names else NAMED)
 
 
 def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
@@ -48,7 +50,9 @@ def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
     return drafters[0][1]
 
 
-def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
+def governor(
+    drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0, terms: Terms = AUTO
+) -> Drafter:
     """These drafters under the governor, after the tokens that a constraint forces."""
     if not drafters:
         return Off()
@@ -58,7 +62,7 @@ def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixe
 
     shared = None if host.tables is None else host.table("speculation", SharedLearning)
     kind = PromptingGovernor if has_prompts(drafters) else Governor
-    return Forced(kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
+    return Forced(kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared, terms))
 
 
 def _auto(host: DrafterContext) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from edgedec.bundle.folder import Bundle
@@ -13,11 +14,12 @@ from edgedec.runtime import Runtime, available_cores
 from edgedec.spec import Attention, ModelSpec
 from edgedec.spec.macs import row_macs
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.survey import Survey
+from edgedec.speculation.experience import TRIAL, Experience
+from edgedec.speculation.probing import Survey
 from edgedec.storage.files import cache_folder, replacing
 
 # The version of the file's contents; part of its name.
-VERSION = 3
+VERSION = 4
 # The cost of a multiply-add of attention, in multiply-adds of a matrix with quantized weights, in a call of one row.
 _ATTENTION = 2.0
 _LARGEST = 1024
@@ -31,10 +33,11 @@ def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
     if runtime in _known:
         return _known[runtime][0]
     path = _path(runtime, bundle)
-    points, per_cell, outside, trial = _read(path) or ({}, 0.0, 0.0, 0.0)
+    points, per_cell, outside, known = _read(path) or ({}, 0.0, 0.0, {})
     found = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
     found.cell_calls = cell_calls(runtime.spec)
-    found.usual.start(outside, trial)
+    found.outside.start(outside)
+    found.experiences |= known
     costs = ref(found)
     _known[runtime] = found, Survey(found, lambda: _write(path, costs()))
     return found
@@ -87,21 +90,19 @@ def _cpu() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def _read(path: Path) -> tuple[dict[int, float], float, float, float] | None:
-    """Seconds by rows, of a cell, outside of a call, and of a proposal (0: unknown); None if there is no file, or if
-    its contents are invalid."""
+def _read(path: Path) -> tuple[dict[int, float], float, float, dict[str, Experience]] | None:
+    """Seconds by rows, of a cell, and outside of a call (0: unknown), and what drafters took and brought; None if there
+    is no file, or if its contents are invalid."""
     try:
         kept = json.loads(path.read_text())
         points = {int(k): float(s) for k, s in kept["rows"].items()}
-        per_cell, outside, trial = (
-            float(kept["per_cell"]),
-            float(kept.get("outside", 0.0)),
-            float(kept.get("trial", 0.0)),
-        )
+        per_cell, outside = float(kept["per_cell"]), float(kept.get("outside", 0.0))
+        known = {str(name): Experience.known(*map(float, means)) for name, means in kept.get("drafters", {}).items()}
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return None
     fine = points and 0 <= per_cell < 1 and all(0 < k <= _LARGEST and 0 < s < 3600 for k, s in points.items())
-    return (points, per_cell, outside, trial) if fine and 0 <= outside < 1 and 0 <= trial < 60 else None
+    fine = fine and all(0 <= x < 3600 for each in known.values() for x in (each.seconds, each.tokens, each.rows))
+    return (points, per_cell, outside, known) if fine and 0 <= outside < 1 else None
 
 
 def _write(path: Path, costs: Costs | None) -> None:
@@ -110,9 +111,14 @@ def _write(path: Path, costs: Costs | None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            kept = {"rows": costs.points(), "per_cell": costs.per_cell}
-            if costs.usual.known:
-                kept |= {"outside": costs.usual.plain, "trial": costs.usual.trial}
+            kept: dict[str, Any] = {"rows": costs.points(), "per_cell": costs.per_cell}
+            if costs.outside.known:
+                kept["outside"] = costs.outside.plain
+            kept["drafters"] = {
+                name: (each.seconds, each.tokens, each.rows)
+                for name, each in costs.experiences.items()
+                if each.n >= TRIAL
+            }
             file.write(json.dumps(kept).encode())
     except OSError:
         pass  # if the folder is not writable, costs are measured again at the next start

@@ -18,8 +18,8 @@ from threading import Lock
 
 import numpy as np
 
-from edgedec.speculation.finds import Finds
-from edgedec.speculation.outside import Usual
+from edgedec.decoding.host_time import OutsideTime
+from edgedec.speculation.experience import TRIAL, Experience
 
 # The rates at which a point, and all others, follow a measurement; the largest log error that counts (a factor of two).
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
@@ -51,8 +51,9 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]`: of a call of k rows after an empty text, k from 1 to `most`; `per_cell`: the seconds that each
-    cached token adds to a single row; `usual`: the time outside of calls; `finds`: the gains of drafts found by checks
-    in silence. Sessions of one runtime share one, in any threads."""
+    cached token adds to a single row; `outside`: the time outside of calls; `experiences`: of heads and
+    draft models, by name. Sessions of one runtime share one, in any
+    threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -63,12 +64,21 @@ class Costs:
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
         self._unwritten = 0
-        self.usual, self.finds = Usual(), Finds()
+        self.outside, self.experiences = OutsideTime(), dict[str, Experience]()
         self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
         # The estimate of `per_cell` in calls of one row; 0: unknown.
         self.cell_calls = 0.0
         self._write()
+
+    def experience(self, name: str) -> Experience:
+        """What the drafter of this name took and brought."""
+        return self.experiences.setdefault(name, Experience())
+
+    @property
+    def learned(self) -> int:
+        """The number of drafters whose proposals are known."""
+        return sum(each.n >= TRIAL for each in self.experiences.values())
 
     @property
     def most(self) -> int:

@@ -1,93 +1,224 @@
-"""The drafters of a governor: their outputs, statistics, tables and calibrations."""
+"""The drafters of a governor: which of them are asked, and which get the results of the next call.
+
+The runtime's own tables propose and are merged in one call of its library, so they have one record together; every
+other drafter has its own (`record`)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache, reduce
+from math import ceil
+from operator import or_
 from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Drafter, State
-from edgedec.decoding.messages import Completed, Request
+from edgedec.decoding.host_time import Gaps
+from edgedec.decoding.messages import Completed, Request, StepResult
+from edgedec.drafters.off import Off
 from edgedec.runtime import CallResult, Outputs, Rows
-from edgedec.speculation import members as every
-from edgedec.speculation.backoff import DrafterStats
+from edgedec.speculation import state as states
+from edgedec.speculation.bank import AUTO, Bank, Terms, TextAccount, risked
 from edgedec.speculation.compiled import compiled_merger
-from edgedec.speculation.readers import Readers, joined
-from edgedec.speculation.shared import SharedLearning
-from edgedec.speculation.silence import Silence
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.prices import SURE, Prices, UsefulRows
+from edgedec.speculation.probing import Survey
+from edgedec.speculation.reasons import BANK, WAITING
+from edgedec.speculation.record import Record
+from edgedec.speculation.state import SharedLearning
+from edgedec.trees.calibration import Calibration
 
-SILENT, OBSERVING, ACTIVE = range(3)
-_QUIET = Outputs()
+_NONE = Outputs()
+# The most calls without asking any drafter: the balance is brought up to date at least so often.
+_REST = 32
+
+
+@lru_cache(1024)
+def joined(outputs: tuple[Outputs, ...]) -> Outputs:
+    """The union of outputs; cached, because mostly the same drafters learn as at the call before."""
+    return reduce(or_, outputs, _NONE)
 
 
 class Governed:
-    """`members`: the drafters with their statistics. `shared`: the learning that sessions share."""
+    """`members`: the records of the drafters; `account`: what they may lose. The arguments are those of `Governor`."""
 
     shift = None
 
-    def __init__(self, drafters: Sequence[tuple[str, Drafter]], shared: SharedLearning | None) -> None:
-        start = shared.calibrations.start if shared else lambda name: None
-        self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
-        self._readers = Readers([drafter for _, drafter in drafters])
-        self._names = [member.name for member in self.members]
+    def __init__(
+        self,
+        drafters: Sequence[tuple[str, Drafter]],
+        costs: Callable[[], Costs],
+        survey: Callable[[Costs], Survey | None],
+        shared: SharedLearning | None,
+        terms: Terms,
+    ) -> None:
+        self._measure, self._find_survey = costs, survey
+        self._costs: Costs | None = None
+        self._survey: Survey | None = None
         self._shared = shared
-        self._sizes: dict[int, int] = {}
-        self._phase, self._affords = ACTIVE, True
-        self._watching: list[DrafterStats] | None = None
+        self.members = [self._record(name, drafter) for name, drafter in drafters]
+        self._names = [member.name for member in self.members]
+        self._terms = terms
+        self.account = TextAccount(shared.bank(terms) if shared else Bank(terms))
+        # The drafters that get the results of the next call; whether the tables propose for it.
+        self._learners: list[Record] = []
+        self._watched = False
+        # Of the next call: its prices, None while costs are unknown, and why nothing is asked.
+        self._prices: Prices | None = None
+        self._why, self._sequences = WAITING, 1
+        self._useful, self._gaps = UsefulRows(), Gaps()
+        # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
+        self._length = self._rest = 0
+        # Calls without drafts, by reason.
+        self._whys: dict[str, int] = {}
         self._link()
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of calls, created on first use."""
+        if self._costs is None:
+            self._costs = self._measure()
+            self._survey = self._find_survey(self._costs)
+            for _, member in self._others:
+                if member.drafter.effort is not None:
+                    member.shared = self._costs.experience(member.name)
+        return self._costs
+
+    def _record(self, name: str, drafter: Drafter) -> Record:
+        if self._shared is None:
+            return Record(name, drafter, Calibration())
+        return Record(name, drafter, self._shared.calibrations.start(name), self._shared.experience(name))
 
     def _link(self) -> None:
         """Use the drafters' tables as they are now."""
-        drafters = [member.drafter for member in self.members]
-        self._compiled = compiled_merger(drafters, [member.calibration for member in self.members])
-        self._silence = Silence(self._compiled, drafters)
+        self._compiled = compiled_merger([m.drafter for m in self.members], [m.calibration for m in self.members])
+        numbers = self._compiled.numbers if self._compiled is not None else []
+        self._tables = [self.members[number] for number in numbers]
+        self._mask = sum(1 << number for number in numbers)
+        self._others = [(n, member) for n, member in enumerate(self.members) if n not in numbers]
+        # The record of all tables together.
+        name = "+".join(member.name for member in self._tables)
+        self._group = self._record(name, Off()) if self._tables else None
+
+    @property
+    def _records(self) -> list[Record]:
+        """All records that are judged."""
+        return [*([] if self._group is None else [self._group]), *(member for _, member in self._others)]
 
     @property
     def outputs(self) -> Outputs:
-        wanted = self._readers.wanted(self._phase == SILENT)
-        return wanted if self._phase == SILENT else joined((wanted, *[m.drafter.outputs for m in self._learners()]))
+        return joined(tuple(member.drafter.outputs for member in self._learners))
 
     @property
     def reads(self) -> Outputs:
-        return self._readers.reads
+        return joined(tuple(member.drafter.reads for member in self._readers()))
 
     @property
     def prompt_rows(self) -> int:
-        return max([m.drafter.prompt_rows for m in self._learners()], default=0)
+        return max([member.drafter.prompt_rows for member in self._learners], default=0)
+
+    def _readers(self) -> list[Record]:
+        """The drafters that read a prompt as well: those that pay as far as is known."""
+        prices, named = self._prices, self._terms is not AUTO
+        return [
+            member
+            for _, member in self._others
+            if member.reads and not member.hopeless and (named or (prices is not None and member.pays(prices)))
+        ]
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
-        return self._readers.read(context, rows, result)
+        for member in self._readers():
+            if (reading := member.drafter.read(context, rows, result)) is not None:
+                yield from reading
 
-    def _learners(self) -> list[DrafterStats]:
-        """The drafters that observe the next call; fixed until it is observed."""
-        if self._phase == SILENT:
-            return []
-        if self._watching is None:
-            self._watching = [member for member in self.members if self._observes(member)]
-        return self._watching
+    def _begin(self, context: Context) -> None:
+        """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
+        costs, self._sequences = self.costs, context.concurrent + 1
+        context.gaps.watch(costs.outside)
+        self._gaps, n = context.gaps, len(context.ids)
+        self._prices, self._learners, self._watched = None, [], False
+        if costs.covers(self._sequences):
+            length = context.cache.length
+            prices = self._prices = Prices.of(costs, costs.outside, self._sequences, length, n - length - 1)
+            self.account.bank.open(prices.call)
+            if self._length:
+                self.account.add_time(max(n - self._length, 0) * prices.token)
+            if self._useful.update(costs, self._sequences) and self._terms is AUTO:
+                for _, member in self._others:
+                    member.learn_hope(prices)
+        if self._rest:
+            self._whys[WAITING] = self._whys.get(WAITING, 0) + min(self._rest, max(n - self._length - 1, 0))
+        for record in self._records:
+            record.pass_calls(1 + self._rest, self._sequences)
+        self._length, self._rest = n, 0
 
-    def _observes(self, member: DrafterStats) -> bool:
-        """Whether a drafter observes the next call. Without budget, a drafter that needs extra outputs only for some
-        calls does not."""
-        if member.hopeless:
-            return False
-        affords = self._affords or member.drafter.outputs == _QUIET
-        return member.drafter.reads != _QUIET or (affords and not member.backed_off)
+    def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, Record]]:
+        """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
+        for a draft."""
+        left, self._why = self.account.left, WAITING
+        named, row = self._terms is not AUTO and left > 0, prices.added[min(1, len(prices.added) - 1)] + prices.draft
+        if self._group is not None and (named or self._group.ready(prices)):
+            if risked(left, SURE) > self._group.takes + row:
+                self._watched = True
+                self._learners += self._tables
+            else:
+                self._why = BANK
+        found = []
+        for number, member in self._others:
+            if reading and member.reads:
+                self._learners += [member] if member in self._readers() else []
+            if reading or not (named or member.ready(prices)):
+                continue
+            affords = left >= member.needs(prices) + row
+            if affords or member.follows:
+                self._learners.append(member)
+            if not affords:
+                self._why = BANK
+            elif member.follows or not member.reads:
+                found.append((number, member))
+        return found
+
+    def _calls_to_rest(self, prices: Prices) -> int:
+        """The calls for which no drafter is to be asked."""
+        records = [record for record in self._records if not record.hopeless]
+        if any(record.reads and record in self._learners for record in records) or self._terms is not AUTO:
+            return 0
+        wait = min((record.calls_left(prices) for record in records), default=_REST)
+        if self._why == BANK and not self._watched and prices.token:
+            needs = min(record.needs(prices) for record in records) + prices.draft
+            wait = max(wait, ceil((needs - self.account.left) / (self._terms.rate * prices.token)))
+        return max(min(wait, _REST), 0)
+
+    def _teach(self, step: StepResult) -> None:
+        """Let the drafters learn from a call."""
+        for _, member in self._others:
+            member.follows = False
+        for member in self._learners:
+            if member not in self._tables:
+                member.drafter.observe(step)
+                member.follow(len(step.picked))
+        if self._compiled is not None and self._tables and self._tables[0] in self._learners:
+            self._compiled.observe(step, self._mask)
 
     def own_state(self) -> State:
-        return every.calibration_states(self.members)
+        return states.calibration_states(self.members)
 
     def state(self) -> State:
-        return every.table_states(self.members) | self.own_state()
+        return states.table_states(self.members) | self.own_state()
 
     def restore(self, state: State) -> None:
-        every.restore_all(self.members, state)
+        states.restore_all(self.members, state)
         self._link()
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, Governed):
-            every.inherit_all(self.members, other.members, self._shared is None)
+            states.inherit_all(self.members, other.members, self._shared is None)
             self._link()
 
-    def report(self) -> dict[str, Any]:
-        return every.reports(self.members, self._silence.calls, self._sizes)
+    def _report(self) -> dict[str, Any]:
+        prices, found = self._prices, {}
+        for member in self.members:
+            found[member.name] = member.report(prices)
+            if self._group is not None and member in self._tables:
+                found[member.name] |= self._group.facts(prices)
+        return found

@@ -8,10 +8,11 @@ from typing import Any
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
+from edgedec.decoding.host_time import OwnTime
 from edgedec.decoding.messages import Request
 from edgedec.drafters._prompting import Prompting, PromptPlan
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.own_time import OwnTime
+from edgedec.speculation.record import Record
 
 
 def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:
@@ -23,15 +24,21 @@ class PromptingGovernor(Governor):
     """The governor of drafters of which one runs prompt rows. They are charged to that one and to the budget."""
 
     def _propose(
-        self, context: Context, nodes: int, min_path_prob: float, probe: int
+        self,
+        context: Context,
+        nodes: int,
+        min_path_prob: float,
+        asked: Sequence[tuple[int, Record]],
+        probe: int,
+        spent: float = 0.0,
     ) -> Generator[Request | Offer, Any, Draft]:
-        draft = yield from super()._propose(context, nodes, min_path_prob, probe)
+        draft = yield from super()._propose(context, nodes, min_path_prob, asked, probe, spent)
         number = next(i for i, member in enumerate(self.members) if isinstance(member.drafter, Prompting))
         drafter, found = self.members[number].drafter, self._found
         # Not with drawn rows, with rows whose first blocks have run, or under a policy, which may use attention
         # weights.
         fits = found is not None and found.drawn is None and draft.hidden is None and context.policy is None
-        if probe or not fits or not self._useful.limit or not self._observes(self.members[number]):
+        if probe or not fits or self.members[number] not in self._learners:
             return draft
         assert found is not None
         assert isinstance(drafter, Prompting)
@@ -40,14 +47,14 @@ class PromptingGovernor(Governor):
         if draft.prompts is not None:
             found.prompts, found.prompting = len(draft.prompts.parents), number
             self._drafted += found.prompts
-        self._spent += watch.seconds(found.clock.waited - waited, found.clock.ran - ran)
+        self._spend(watch.seconds(found.clock.waited - waited, found.clock.ran - ran))
         return draft
 
     def _plan(self, draft: Draft, nodes: int) -> PromptPlan:
         assert self._found is not None
         chances = [self._found.merger.chances[node] for node in sorted(self._kept)]
-        room = min(nodes - len(draft.tokens), self._fixed or nodes)
-        if self._fixed or not self._plain:
+        room, prices = min(nodes - len(draft.tokens), self._fixed or nodes), self._prices
+        if self._fixed or prices is None:
             return PromptPlan(chances, room, 0.0)
         row = self.costs.row(self._sequences, max(len(self._kept), 1))
-        return PromptPlan(chances, room, row * self._sequences / self._plain)
+        return PromptPlan(chances, min(room, prices.affordable(self.account.left)), row / prices.token)

@@ -12,6 +12,7 @@ from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
 from edgedec.decoding.constraint import always
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
+from edgedec.decoding.runner import is_own
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities
 
@@ -112,6 +113,11 @@ class Job:
             return self.offer.rows
         calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
         return sum(call.rows.count for call in calls)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it waits for a step of its own, not for a draft in progress."""
+        return self.offer is not None or any(map(is_own, self.requests))
 
     @property
     def caches(self) -> list[Cache]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.selection import SURE, chain_length
+from edgedec.speculation.prices import SURE, chain_length
 
 # Row counts, the coarsest first; in a batch only those up to so many rows more.
 COUNTS = (8, 3, 16, 2, 32, 5, 12, 64, 4, 6, 24, 48, 96, 128, 192, 256)
@@ -31,7 +31,7 @@ class Survey:
         self._costs, self._keep = costs, keep
         self._left: float | None = None
         self._asked = False
-        self._kept = costs.known
+        self._kept = costs.known + costs.learned
         # By the rows of a call: the row count that is measured next (0: none), and its cost.
         self._next: dict[int, tuple[int, float]] = {}
 
@@ -57,8 +57,8 @@ class Survey:
             self._left -= min(max(seconds - plain, 0.0), _SAVED * plain)  # more only if another program had the core
             self._asked = False
             self._next.clear()
-        known = self._costs.known
-        if known >= _KEPT and known != self._kept:
+        known = self._costs.known + self._costs.learned
+        if self._costs.known >= _KEPT and known != self._kept:
             self._kept = known
             self._keep()
 

@@ -1,0 +1,69 @@
+"""The state of a governor's drafters: saved, restored and forked; and what the sessions of one thread share besides
+the drafters' tables: banks, calibrations and records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from edgedec.decoding.draft import State
+from edgedec.runtime import Outputs
+from edgedec.speculation.bank import AUTO, Bank, Terms
+from edgedec.speculation.experience import Experience
+from edgedec.speculation.record import Record
+from edgedec.trees.calibration import SharedCalibrations
+
+
+@dataclass
+class SharedLearning:
+    """Not for two threads at once."""
+
+    calibrations: SharedCalibrations = field(default_factory=SharedCalibrations)
+    banks: dict[Terms, Bank] = field(default_factory=dict)
+    experiences: dict[str, Experience] = field(default_factory=dict)
+
+    def bank(self, terms: Terms = AUTO) -> Bank:
+        """The bank of all texts with these terms."""
+        return self.banks.setdefault(terms, Bank(terms))
+
+    def experience(self, name: str) -> Experience:
+        """What the drafter of this name did in all texts."""
+        return self.experiences.setdefault(name, Experience())
+
+
+def share_calibrations(members: Sequence[Record], shared: SharedLearning) -> None:
+    """Share the calibrations, for other sessions to start from."""
+    for member in members:
+        shared.calibrations.add(member.name, member.calibration)
+
+
+def calibration_states(members: Sequence[Record]) -> State:
+    """The calibrations as arrays, by name."""
+    return {f"governor.{member.name}": member.calibration.state() for member in members}
+
+
+def table_states(members: Sequence[Record]) -> State:
+    """The drafters' learned states, by name."""
+    return {f"{member.name}.{key}": array for member in members for key, array in member.drafter.state().items()}
+
+
+def restore_all(members: Sequence[Record], state: State) -> None:
+    """Continue from the states of `calibration_states` and `table_states`."""
+    parts: dict[str, State] = {}
+    for key, array in state.items():
+        name, _, rest = key.partition(".")
+        parts.setdefault(name, {})[rest] = array
+    for member in members:
+        if member.name in parts:
+            member.drafter.restore(parts[member.name])
+        if member.name in parts.get("governor", {}):
+            member.calibration.restore(parts["governor"][member.name])
+
+
+def inherit_all(members: Sequence[Record], others: Sequence[Record], tables: bool) -> None:
+    """Continue from the state of other drafters of the same names; tables: their learned tables too, not only
+    calibrations."""
+    for member, other in zip(members, others, strict=True):
+        member.calibration.restore(other.calibration.state())
+        if tables or member.drafter.reads != Outputs():  # a head's state of the text belongs to its session
+            member.drafter.inherit(other.drafter)
