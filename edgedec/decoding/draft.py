@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -47,9 +47,9 @@ class Draft:
     pending and drafted rows that enter them; drafting has run the blocks before these, which are the share `done` of a
     call. numbers: the index of each token among all tokens that drafting ran through those blocks (empty: the draft has
     all of them). prompts: rows that run below it (of a draft that has been through no blocks). by: the names of the
-    drafters of each token; why: the governor's reason for a draft of this size; both for display. rests (of an empty
-    draft): called with the text before each of the next calls; until it returns True nothing is drafted and the drafter
-    gets no results. None: the drafter proposes at the next call.
+    drafters of each token; why: the governor's reason for a draft of this size; both for display. rest (of an empty
+    draft): the number of further calls that run without drafts and without the drafter, which gets no results of them;
+    0: it proposes at the next call.
     """
 
     tokens: Sequence[int] = ()
@@ -63,7 +63,7 @@ class Draft:
     by: Sequence[str] = ()
     why: str = ""
     prompts: PromptRows | None = None
-    rests: Callable[[Sequence[int]], bool] | None = None
+    rest: int = 0
 
     @classmethod
     def chain(cls, tokens: Sequence[int], p: Sequence[float] = ()) -> Draft:

@@ -90,8 +90,9 @@ class TextGeneration:
         self.step = VerifiedStep(context, config, config.ends(eos), self.stats, capabilities)
         self._drafter, self._trace, self._constraint = drafter, trace, config.constraint
         self._left, self._stopped, self._began = config.max_tokens, False, 0.0
-        # The empty draft of a resting drafter (`Draft.rests`); None while the drafter is active.
+        # The empty draft of a resting drafter, None while it is active, and the calls that are left (`Draft.rest`).
         self._resting: Draft | None = None
+        self._rest = 0
         # Results of prompt rows that were read before this step's call, for the drafter.
         self._shown: Sequence[StepResult] = ()
 
@@ -138,9 +139,9 @@ class TextGeneration:
 
     def draft(self, rows: Rows) -> Generator[Request | Offer, Any, Draft]:
         """The drafter's proposal below these rows; empty while the drafter rests."""
-        resting = self._resting
-        if resting is not None and resting.rests is not None and len(rows) == 1 and not resting.rests(self.context.ids):
-            return resting
+        if self._resting is not None and self._rest > 0 and len(rows) == 1:
+            self._rest -= 1
+            return self._resting
         self._resting = None
         proposal = self._drafter.propose(self.context, self._room(len(rows)), 0.0)
         return proposal if isinstance(proposal, Draft) else (yield from proposal)
@@ -158,9 +159,9 @@ class TextGeneration:
             if self._shown:
                 seen.prompt = [*self._shown, *seen.prompt]
             self._drafter.observe(seen)
-            if draft.rests is not None and self._constraint is None:
+            if draft.rest and self._constraint is None:
                 assert not len(draft.tokens), "a drafter that rests drafts nothing"
-                self._resting = draft
+                self._resting, self._rest = draft, draft.rest
         self._shown = ()
         seconds, stats = perf_counter() - self._began, self.stats
         stats.add_call(seconds, seen.seconds)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 
-_NOTHING = Draft()
+_NOTHING = Draft(rest=sys.maxsize)
 
 
 def make(host: DrafterContext) -> Off:

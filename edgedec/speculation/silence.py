@@ -2,12 +2,13 @@
 
 Table drafters need only the text, and the runtime's own tables are checked in one call: it tests the guesses of the
 last check against the text, and counts how many current guesses would pay. So the start of a copy is noticed even if a
-forward is as quick as a few lines of Python. Between two checks only repetition is detected (`following`), which
-triggers a check at once. The interval between checks follows from the time of a check, including the overhead that it
-causes (`outside`), and the cost of a call."""
+forward is as quick as a few lines of Python. Between two checks the loop runs without the governor (`Draft.rest`). The
+interval between checks follows from the time of a check, including the overhead that it causes (`outside`), and the
+cost of a call."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from math import ceil
 from time import perf_counter
@@ -52,11 +53,20 @@ class Silence:
         self._look_s, self._took, self._interval = _LOOK, 0.0, _LONGEST
         self._following, self._growing = Following(), False
         self._rests, self._most = False, _FEW  # recent finds have lost; the most nodes of a find in this text
-        # While it rests, the loop does not call `propose`.
-        self.rests = Draft(why=RESTING, rests=self._over)
+        self._length = sys.maxsize  # of the text at the last call of `sleeps`
+
+    @property
+    def rests(self) -> Draft:
+        """The draft of a call without a check: the calls up to the next check need no proposal."""
+        return Draft(why=RESTING, rest=self._left)
 
     def sleeps(self, ids: Sequence[int]) -> bool:
         """Whether the next call, after this text, runs without a check."""
+        rested = max(0, min(self._left, len(ids) - self._length - 1))  # a token each
+        self._length = len(ids)
+        self._left -= rested
+        self._until -= rested
+        self._slept += rested
         if self._left > 0 and self._merger is not None and self._following.repeats(ids):
             self._left = self._until = 0
         self.asleep = self._left > 0
@@ -65,17 +75,6 @@ class Silence:
             self._left -= 1
             self._slept += 1
         return self.asleep
-
-    def _over(self, ids: Sequence[int]) -> bool:
-        """Whether the rest ends before the next call."""
-        if self._merger is not None and self._following.repeats(ids):
-            self._left = self._until = 0
-        if self._left <= 0:
-            return True
-        self._until -= 1
-        self._left -= 1
-        self._slept += 1
-        return False
 
     def passed(self) -> int:
         """The number of silent calls since the last such call, including the one that ends now."""
@@ -95,6 +94,7 @@ class Silence:
         if not self._rests:
             self._left = self._until = 0
         self.asleep, self._interval, self._growing, self._most = False, _LONGEST, False, _FEW
+        self._length = sys.maxsize
         self._following.reset()
         if self._rests:
             self._following.doubt()

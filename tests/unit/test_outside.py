@@ -64,7 +64,10 @@ def test_forwards_and_the_consumer_are_not_counted(monkeypatch: pytest.MonkeyPat
         clock.work(1.0)
         return forward(calls)
 
-    class Thinking(Off):
+    class Thinking(BaseDrafter):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+            return Draft()
+
         def observe(self, step: StepResult) -> None:
             clock.work(0.25)
 
@@ -264,16 +267,11 @@ class Resting(BaseDrafter):
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.shown = self.left = 0
-
-    def _over(self, ids: Sequence[int]) -> bool:
-        self.left -= 1
-        return self.left < 0
+        self.shown = 0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self.asked.append(len(context.ids))
-        self.left = 7
-        return Draft(rests=self._over)
+        return Draft(rest=7)
 
     def observe(self, step: StepResult) -> None:
         self.shown += 1
@@ -303,7 +301,7 @@ def test_a_drafter_that_rests_is_asked_when_the_text_is_read_anew() -> None:
 def test_a_draft_that_rests_is_empty() -> None:
     class Busy(Resting):
         def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-            return replace(Draft.chain([1]), rests=self._over)
+            return replace(Draft.chain([1]), rest=7)
 
     runtime = FakeRuntime(tiny_spec())
     context = Context([1, 2, 3], 3, runtime.new_cache(64))

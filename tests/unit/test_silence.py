@@ -387,8 +387,21 @@ def test_a_rest_goes_on_in_the_next_text_until_a_long_run() -> None:
     text = list(range(40))
     slept = [silence.sleeps([]) for _ in range(3)]
     assert slept == [True] * 3, "a text that begins is not looked at"
-    assert not any(silence._over([*text, *text[:n]]) for n in range(20)), "a few tokens that come again are not enough"
-    assert any(silence._over([*text, *text[:n]]) for n in range(20, 32)), "a copy is"
+    assert all(silence.sleeps([*text, *text[:n]]) for n in range(20)), "a few tokens that come again are not enough"
+    assert not all(silence.sleeps([*text, *text[:n]]) for n in range(20, 32)), "a copy is"
+
+
+def test_the_calls_that_the_loop_ran_by_itself_count_as_silent() -> None:
+    silence = Silence(None, [])
+    silence.rest(100 * US, Budget(), 1.0)
+    assert silence.rests.rest == 255
+    text = list(range(300))
+    assert silence.sleeps(text[:10])
+    assert silence.rests.rest == 254
+    assert silence.sleeps(text[:21]), "ten more calls"
+    assert silence.rests.rest == 243
+    assert silence.passed() == 13
+    assert not silence.sleeps(text), "they are over"
 
 
 def test_a_look_counts_what_a_draft_takes_of_python() -> None:
