@@ -32,7 +32,7 @@ class SkippingRuntime:
         self.inner, self.skipped, self.speed = inner, skipped, speed
         # Another name, so that measurements of the whole model are not used for this one.
         self.name, self.spec = f"{inner.name}-{len(skipped)}", inner.spec
-        self.capabilities = replace(inner.capabilities, slices=False)
+        self.capabilities = replace(inner.capabilities, slices=False, steps=None)
         self._kept = [block for block in range(inner.spec.n_blocks) if block not in skipped]
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:

@@ -61,6 +61,8 @@ class NativeCache:
 
     def rollback(self) -> None:
         self.handle.rollback()
+        if self.handle.address:
+            self.length = self.handle.length  # a step that was interrupted may have committed a row
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:

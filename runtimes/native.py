@@ -26,6 +26,8 @@ from edgedec.runtime import (
     DeviceName,
     RuntimeFacts,
     RuntimeOptions,
+    StepParts,
+    Stepped,
     available_cores,
     lacking_kinds,
 )
@@ -34,6 +36,7 @@ from edgedec.runtimes._native_cache import NativeCache, raise_refusal
 from edgedec.runtimes._native_model import NativeModel
 from edgedec.runtimes._native_packing import CallPacker
 from edgedec.runtimes._native_sampler import NativeSampler, drawn_by, give_drawn
+from edgedec.runtimes._native_steps import NativeStep, run_steps
 from edgedec.spec import KV_FORMATS
 
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
@@ -90,6 +93,7 @@ class NativeRuntime:
             isa=self._engine.isa,
             sampler=NativeSampler,
             draws=True,
+            steps=StepParts(NativeStep, NativeRuntime.step),
             drafting=_native_drafting.PARTS,
         )
 
@@ -124,9 +128,31 @@ class NativeRuntime:
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         keep: list[Any] = []  # what the packed calls point to
-        logits = self._logits(calls) if len(calls) > 1 else None
         drawn, drawn_at = drawn_by(calls)
-        packed, results, rows = [], [], 0
+        packed, results = self._pack(calls, drawn_at, keep)
+        code = self._started().run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
+        if code:
+            _refuse(code, calls)
+        if drawn is not None:
+            give_drawn(calls, results, drawn)
+        return results
+
+    def step(self, steps: Sequence[NativeStep], calls: Sequence[Call]) -> Stepped:
+        """One forward of several texts' own steps and of other calls (`StepParts.run`)."""
+        keep: list[Any] = []
+        drawn, drawn_at = drawn_by(calls)
+        packed, results = self._pack(calls, drawn_at, keep) if calls else ([], [])
+        code, tokens, seconds = run_steps(self._started(), steps, packed)
+        if code:
+            _refuse(code, calls)
+        if drawn is not None:
+            give_drawn(calls, results, drawn)
+        return Stepped(tokens, seconds, results)
+
+    def _pack(self, calls: Sequence[Call], drawn_at: int, keep: list[Any]) -> tuple[list[bytes], list[CallResult]]:
+        """Calls as bytes, and their results, which the library fills."""
+        logits = self._logits(calls) if len(calls) > 1 else None
+        packed, results, rows = list[bytes](), list[CallResult](), 0
         for i, call in enumerate(calls):
             rows += self._counted(call)
             data, result = self._packer.pack(call, logits[i] if logits else None, drawn_at + 4 * i, keep)
@@ -134,17 +160,14 @@ class NativeRuntime:
             results.append(result)
         if rows > self._largest:
             raise UsageError(f"{rows} rows in one forward: this runtime takes {self._largest} (largest_call)")
+        return packed, results
+
+    def _started(self) -> cpu.Engine:
+        """The engine of this process."""
         if os.getpid() != self._pid:
             # A forked process inherits the memory but not the threads.
             self._engine, self._pid = self._start(), os.getpid()
-        code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
-        if code == cpu.FULL:
-            _raise_full(calls)
-        if code:
-            raise_refusal(code)
-        if drawn is not None:
-            give_drawn(calls, results, drawn)
-        return results
+        return self._engine
 
     def _counted(self, call: Call) -> int:
         """The number of rows a call computes; UsageError if it is 0."""
@@ -162,10 +185,10 @@ class NativeRuntime:
         return [whole[end - n : end] if n else None for n, end in zip(wanted, ends, strict=True)]
 
 
-def _raise_full(calls: Sequence[Call]) -> NoReturn:
-    """The error for the call whose rows do not fit its cache."""
-    for call in calls:
+def _refuse(code: int, calls: Sequence[Call]) -> NoReturn:
+    """Raise the error of refused calls; where rows do not fit a cache, with their number."""
+    for call in calls if code == cpu.FULL else ():
         need = call.cache.length + int(call.rows.row_numbers()[-1]) + 1
         if need > call.cache.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {call.cache.capacity}")
-    raise_refusal(cpu.FULL)
+    raise_refusal(code)

@@ -28,8 +28,8 @@ from edgedec.runtime import Call, CallResult, Capabilities
 from edgedec.speculation import governor as governor_module
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.state import SharedLearning
 from edgedec.speculation.probing import Survey
+from edgedec.speculation.state import SharedLearning
 
 VOCAB = 997
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)

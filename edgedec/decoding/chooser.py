@@ -17,7 +17,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
 from edgedec.errors import UsageError
-from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, TokenSampler
+from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
 from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
 from edgedec.sampling.best import Best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
@@ -99,17 +99,35 @@ class Chooser:
         if not self._draws or not Drawing.possible(rng := self._context.rng):
             return None
         assert self._sampler is not None
-        self._sampler.read(self._context.ids, self._context.n_prompt)
+        self.follow()
         return Drawing(self._sampler, rng if self.config.sampling.temperature > 0 else None)
 
     def drawn(self, result: CallResult, drawing: Drawing) -> int:
         """The token that a call drew after its last row; if the call could not decide it, Python draws it with the same
         random number."""
         assert result.drawn is not None
-        if result.drawn >= 0:
-            return result.drawn
-        rows = Verified(CallResult(logits=drawing.sampler.row()), {})
-        return draw_at(self.distribution(rows, 0, ()), drawing.number())
+        return result.drawn if result.drawn >= 0 else self.decide((), drawing.number())
+
+    def decide(self, path: Sequence[int], u: float) -> int:
+        """The token after the text and `path`, drawn with the number `u` from the row that the runtime left open."""
+        if self._sampler is None:
+            return finite_token(-1)
+        rows = Verified(CallResult(logits=self._sampler.row()), {})
+        return draw_at(self.distribution(rows, 0, path), u)
+
+    def step_settings(self, ends: frozenset[int]) -> StepSettings | None:
+        """The settings for the runtime's own steps; None if a token depends on more than they cover."""
+        context, rng = self._context, None
+        if not self.takes_largest:
+            if not self._draws or not Drawing.possible(context.rng):
+                return None
+            rng = context.rng if self.config.sampling.temperature > 0 else None
+        return StepSettings(context.cache, self._sampler, rng, context.adapter, ends)
+
+    def follow(self) -> None:
+        """Let the sampler have the text as it is now."""
+        if self._sampler is not None:
+            self._sampler.read(self._context.ids, self._context.n_prompt)
 
     def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
         """Draw the token after row `at`, at the end of `path`, with one random number (none if greedy)."""

@@ -22,7 +22,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
-from edgedec.decoding.messages import DecodeLoop, Request, Stats, StepResult, Token, Waiting
+from edgedec.decoding.messages import DecodeLoop, DraftedStep, Request, Stats, StepResult, Steps, Token, Waiting
 from edgedec.decoding.reading import read_pending
 from edgedec.decoding.step import VerifiedStep
 from edgedec.errors import UsageError
@@ -60,6 +60,8 @@ def decode_loop(
     text = TextGeneration(context, config, drafter, stats, trace, eos, capabilities)
     with text.attached():
         while not text.ended():
+            if (yield from text.rest()):
+                continue
             rows = yield from text.read()
             draft = yield from text.draft(rows)
             seen = yield from text.verify(rows, draft)
@@ -92,7 +94,7 @@ class TextGeneration:
         self._left, self._stopped, self._began = config.max_tokens, False, 0.0
         # The empty draft of a resting drafter, None while it is active, and the calls that are left (`Draft.rest`).
         self._resting: Draft | None = None
-        self._rest = 0
+        self._rest, self._prepared = 0, False
         # Results of prompt rows that were read before this step's call, for the drafter.
         self._shown: Sequence[StepResult] = ()
 
@@ -123,9 +125,25 @@ class TextGeneration:
             return self._stop("length")
         return len(self.context.ids) > self.context.cache.capacity and not self._make_room()
 
+    def rest(self) -> Generator[Steps, None, bool]:
+        """Let the runtime make steps by itself while the drafter rests; returns whether it made any."""
+        context, native = self.context, self.step.native
+        room = context.cache.capacity - context.cache.length
+        n = min(self._rest, room if self._left is None else min(room, self._left))
+        if self._trace is not None or n < 1 or len(context.ids) != context.cache.length + 1 or not native.possible():
+            return False
+        made = yield from native.run(n)
+        self._rest -= made
+        if self._left is not None:
+            self._left -= made
+        if native.ended:
+            self._stop("eos")
+        return True
+
     def read(self) -> Generator[Request, Any, Rows]:
         """Apply the cache policy and read pending tokens; returns the rows that remain for the step's own call."""
-        if self.stats.calls == 1:
+        if self.stats.calls and not self._prepared:
+            self._prepared = True
             self._drafter.prepare()  # before the clock starts, and after the first token: no token waits for it
         self._began = perf_counter()
         context = self.context
@@ -142,11 +160,11 @@ class TextGeneration:
         if self._resting is not None and self._rest > 0 and len(rows) == 1:
             self._rest -= 1
             return self._resting
-        self._resting = None
+        self._resting, self._rest = None, 0
         proposal = self._drafter.propose(self.context, self._room(len(rows)), 0.0)
         return proposal if isinstance(proposal, Draft) else (yield from proposal)
 
-    def verify(self, rows: Rows, draft: Draft) -> Generator[Call | Waiting, Any, StepResult]:
+    def verify(self, rows: Rows, draft: Draft) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the rows and the draft, and choose the tokens that follow."""
         if draft is self._resting:
             return self.step.run(rows, draft, _NONE, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgedec.decoding.allocation import Offer
-from edgedec.runtime import Call, CallResult, Rows, Runtime
+from edgedec.runtime import Call, CallResult, DecodingStep, Rows, Runtime
 
 
 class Token(int):
@@ -17,15 +17,18 @@ class Token(int):
     drafter that proposed it, empty if none did.
     """
 
-    logprob: float | None
-    top: tuple[tuple[int, float], ...]
-    by: str
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    by: str = ""
 
     def __new__(
         cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = (), by: str = ""
     ) -> Token:
         self = super().__new__(cls, token)
-        self.logprob, self.top, self.by = logprob, top, by
+        if logprob is not None:
+            self.logprob, self.top = logprob, top
+        if by:
+            self.by = by
         return self
 
     @property
@@ -59,7 +62,29 @@ class Waiting(NamedTuple):
     ready: Callable[[], bool]
 
 
+class DraftedStep(NamedTuple):
+    """A call that the runtime's own step makes (`DecodingStep.draft`), of so many rows; answered by a `Completed` whose
+    `drawn` is the first token."""
+
+    native: DecodingStep
+    rows: int
+
+
 Request = Call | ForwardOn
+
+
+class Steps:
+    """Steps of plain decoding that the runtime makes by itself. The runner runs them one after another and delivers
+    their tokens; the loop continues, without an answer, when no step is `left`. began: when the step began, set by the
+    runner after each delivery."""
+
+    native: DecodingStep
+    left: int
+    began: float
+
+    def take(self, token: int, forward: float) -> Token | None:
+        """Add a step's token to the text; None: it ends the text and is not delivered. forward: seconds."""
+        raise NotImplementedError
 
 
 class Together(NamedTuple):
@@ -68,11 +93,12 @@ class Together(NamedTuple):
     requests: Sequence[Request]
 
 
-# Yields calls, each answered by a `Completed`; offers of drafts, each answered by a `Grant`; and the generated tokens.
+# Yields calls, each answered by a `Completed`; offers of drafts, each answered by a `Grant`; the generated tokens; and
+# steps of plain decoding, whose tokens the runner takes.
 # Where the runner accepts it (`ConstraintHooks.parks`), also `Waiting`.
-DecodeLoop = Generator[Request | Offer | Token | Waiting, Any, None]
+DecodeLoop = Generator[Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
 # The same for a loop that holds several forks: a search, best of n. `Together` is answered by a list of `Completed`.
-ForkLoop = Generator[Together | Request | Offer | Token | Waiting, Any, None]
+ForkLoop = Generator[Together | Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""The runner of one loop's calls: a single call alone, calls that are yielded together in one forward."""
+"""The runner of one loop's calls: a single call alone, calls that are yielded together in one forward; and of the steps
+that the runtime makes by itself."""
 
 from __future__ import annotations
 
@@ -7,35 +8,93 @@ from time import perf_counter
 
 from edgedec.decoding.allocation import Offer, grant_alone, text_cells
 from edgedec.decoding.host_time import Gaps
-from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
-from edgedec.runtime import Call, Runtime
+from edgedec.decoding.messages import (
+    Completed,
+    DecodeLoop,
+    DraftedStep,
+    ForkLoop,
+    ForwardOn,
+    Request,
+    Steps,
+    Together,
+    Token,
+    Waiting,
+)
+from edgedec.runtime import Call, CallResult, Runtime
+
+Own = Call | DraftedStep
+"""What a sequence's own runtime runs."""
 
 
 def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
     """The results of calls that run together: in one forward per runtime, or in several if they have more rows than the
     runtime accepts at once."""
+    return run_together(runtime, requests, ())[0]
+
+
+def run_together(
+    runtime: Runtime, requests: Sequence[Request | DraftedStep], plain: Sequence[Steps]
+) -> tuple[list[Completed], list[int], float]:
+    """As `run_requests`, with plain steps of other sequences in the runtime's first forward: their tokens, and the
+    seconds of that forward."""
     found: list[Completed | None] = [None] * len(requests)
-    groups: dict[int, tuple[Runtime, list[int]]] = {}
+    groups: dict[int, tuple[Runtime, list[int]]] = {id(runtime): (runtime, [])} if plain else {}
     for i, request in enumerate(requests):
         owner = request.runtime if isinstance(request, ForwardOn) else runtime
         groups.setdefault(id(owner), (owner, []))[1].append(i)
+    tokens, seconds = list[int](), 0.0
     for owner, members in groups.values():
-        calls = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
-        done = [completed for part in _forwards(owner, calls) for completed in _forward(owner, part)]
+        items = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
+        steps, done = plain if owner is runtime else (), list[Completed]()
+        for part in _parts(items, len(steps), owner.capabilities.largest_call):
+            if steps or any(isinstance(item, DraftedStep) for item in part):
+                more, tokens, seconds = _forward_steps(owner, part, steps)
+                steps = ()
+            else:
+                more = _forward(owner, [item for item in part if isinstance(item, Call)])
+            done += more
         for i, completed in zip(members, done, strict=True):
             found[i] = completed
-    return [completed for completed in found if completed is not None]
+    return [completed for completed in found if completed is not None], tokens, seconds
 
 
-def _forwards(owner: Runtime, calls: Sequence[Call]) -> Generator[Sequence[Call]]:
-    """The calls in order, in parts of no more rows than the runtime accepts in one forward."""
-    start, rows, most = 0, 0, owner.capabilities.largest_call
-    for i, call in enumerate(calls):
-        if i > start and rows + call.rows.count > most:
-            yield calls[start:i]
+def _parts(items: Sequence[Own], rows: int, most: int) -> Generator[Sequence[Own]]:
+    """The calls in order, in parts of at most `most` rows; rows: those of the first part besides."""
+    start = 0
+    for i, item in enumerate(items):
+        count = item.rows.count if isinstance(item, Call) else item.rows
+        if i > start and rows + count > most:
+            yield items[start:i]
             start, rows = i, 0
-        rows += call.rows.count
-    yield calls[start:]
+        rows += count
+    yield items[start:]
+
+
+def _forward_steps(
+    owner: Runtime, items: Sequence[Own], plain: Sequence[Steps]
+) -> tuple[list[Completed], list[int], float]:
+    """One forward of calls and of the runtime's own steps, those with drafts among `items`."""
+    drafted = [item for item in items if isinstance(item, DraftedStep)]
+    calls = [item for item in items if isinstance(item, Call)]
+    steps = [*(each.native for each in plain), *(each.native for each in drafted)]
+    assert owner.capabilities.steps is not None
+    cells = _cells(items, plain) if items else 0  # before the run, which commits rows
+    tokens, seconds, results = owner.capabilities.steps.run(owner, steps, calls)
+    rows = len(plain) + sum(item.rows.count if isinstance(item, Call) else item.rows for item in items)
+    whole, first, given = all(map(runs_whole, calls)), iter(tokens[len(plain) :]), iter(results)
+    of = [next(given) if isinstance(item, Call) else CallResult(drawn=next(first)) for item in items]
+    return [Completed(result, rows, seconds, cells, whole) for result in of], tokens[: len(plain)], seconds
+
+
+def _cells(items: Sequence[Own], plain: Sequence[Steps]) -> int:
+    """The `text_cells` of a forward."""
+    cells = sum(text_cells(1, steps.native.settings.cache.length) for steps in plain)
+    for item in items:
+        if isinstance(item, Call):
+            cells += text_cells(item.rows.count, item.cache.length)
+        else:
+            cells += text_cells(item.rows, item.native.settings.cache.length)
+    return cells
 
 
 def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
@@ -52,10 +111,10 @@ def runs_whole(call: Call) -> bool:
     return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
-def is_own(request: Request) -> bool:
+def is_own(request: Request | DraftedStep) -> bool:
     """Whether a call is one of a text's own steps, not of a draft in progress."""
-    if isinstance(request, ForwardOn):
-        return False
+    if not isinstance(request, Call):
+        return isinstance(request, DraftedStep)
     return request.outputs.head and (request.blocks is None or len(request.blocks) > 0)
 
 
@@ -80,7 +139,13 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
                 answer, since = _run(item.runtime, item.call, gaps, since, own=False)
                 item = loop.send(answer)
             elif isinstance(item, Together):
-                answer, since = _run_together(runtime, item, gaps, since)
+                answer, since = _run_together(runtime, item.requests, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, Steps):
+                since = yield from _run_steps(runtime, item, gaps, since)
+                item = next(loop)
+            elif isinstance(item, DraftedStep):
+                (answer,), since = _run_together(runtime, (item,), gaps, since)
                 item = loop.send(answer)
             elif isinstance(item, Offer):
                 item = loop.send(grant_alone(item, runtime.capabilities))
@@ -91,6 +156,23 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
         return
     finally:
         loop.close()
+
+
+def _run_steps(runtime: Runtime, steps: Steps, gaps: Gaps, since: float) -> Generator[Token, None, float]:
+    """The tokens of plain steps; returns when the last forward ended, as if the consumer had taken no time."""
+    while steps.left:
+        began = perf_counter()
+        gaps.add_forward(began - since)
+        _, (number,), seconds = _forward_steps(runtime, (), (steps,))
+        since = began + seconds
+        token = steps.take(number, seconds)
+        if token is not None:
+            given = perf_counter()
+            yield token
+            steps.began = perf_counter()
+            since += steps.began - given
+            gaps.tokens += 1
+    return since
 
 
 def _run(owner: Runtime, call: Call, gaps: Gaps, since: float, own: bool = True) -> tuple[Completed, float]:
@@ -107,11 +189,13 @@ def _run(owner: Runtime, call: Call, gaps: Gaps, since: float, own: bool = True)
     return Completed(result, rows, ended - began, cells, runs_whole(call)), ended
 
 
-def _run_together(runtime: Runtime, item: Together, gaps: Gaps, since: float) -> tuple[list[Completed], float]:
+def _run_together(
+    runtime: Runtime, requests: Sequence[Request | DraftedStep], gaps: Gaps, since: float
+) -> tuple[list[Completed], float]:
     """The results of calls that run in one forward, and the time at which it ended."""
     began = perf_counter()
-    answers = run_requests(runtime, item.requests)
-    gaps.add_forward(began - since)
+    answers, _, _ = run_together(runtime, requests, ())
+    gaps.add_forward(began - since, own=any(map(is_own, requests)))
     ended = perf_counter()
     if gaps.watched:
         gaps.end_forward()

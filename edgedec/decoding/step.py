@@ -15,7 +15,8 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Sampled
 from edgedec.decoding.logits import MaskPending
-from edgedec.decoding.messages import Completed, Stats, StepResult, Token, Waiting
+from edgedec.decoding.messages import Completed, DraftedStep, Stats, StepResult, Token, Waiting
+from edgedec.decoding.native_steps import NativeSteps, takes
 from edgedec.decoding.verify import follow, verifier, walk
 from edgedec.runtime import Call, Capabilities, Drawing, Logits, Outputs, Rows
 from edgedec.sampling import Probs
@@ -67,12 +68,16 @@ class VerifiedStep:
         self._replays = False
         self._last = context.cache.spec.n_blocks - 1
         self._early = self.chooser.chain.early
+        self.native = NativeSteps(context, self.chooser, ends, stats, capabilities)
 
     def run(
         self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int
-    ) -> Generator[Call | Waiting, Any, StepResult]:
+    ) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the pending rows and the draft below them, and verify it. The cache then ends with the last known token;
         the accepted rows are still pending. wanted, prompt_rows: as of `call`."""
+        if len(first) == 1 and takes(draft, wanted, self._greedy) and self.native.possible():
+            self._replays = not self._greedy
+            return (yield from self.native.verify(first, draft, wanted))
         planned = self.call(first, draft, wanted, prompt_rows)
         done = yield from self.forward(planned)
         seen = planned.shown(done)

@@ -42,6 +42,7 @@ from edgedec.runtime.registry import (
     unavailable_reason,
 )
 from edgedec.runtime.sampler import Drawing, MakeSampler, SamplingSettings, TokenSampler
+from edgedec.runtime.steps import DecodingStep, StepParts, Stepped, StepSettings
 from edgedec.runtime.view import PAGE, View
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Call",
     "CallResult",
     "Capabilities",
+    "DecodingStep",
     "DeviceName",
     "DraftGroup",
     "DraftTable",
@@ -69,6 +71,9 @@ __all__ = [
     "RuntimeFacts",
     "RuntimeOptions",
     "SamplingSettings",
+    "StepParts",
+    "StepSettings",
+    "Stepped",
     "TableRows",
     "TableSettings",
     "TokenSampler",

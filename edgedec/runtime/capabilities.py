@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from edgedec.runtime.drafting import DraftingParts
 from edgedec.runtime.sampler import MakeSampler
+from edgedec.runtime.steps import StepParts
 
 # The most cells of a mask, as larger ones take long to build: 16 MiB as floats.
 _MASK_CELLS = 4 << 20
@@ -24,9 +25,9 @@ class Capabilities:
     largest_call: rows of one forward; prefill_chunk: rows of a prefill call; masks: it builds a mask of rows by slots,
     so prefill calls are smaller after a long text; row_buckets: the row counts of its static shapes (none: any).
     sampler: creates a sampler that draws a text's tokens from rows of logits; draws: calls can draw the token
-    themselves. drafting: its own table drafters, tree merge and greedy verification. device: the device and its driver
-    (with a version, if known). rounding: the error of its outputs against float32 sums, relative to their spread (0:
-    only by the order of the sums).
+    themselves; steps: it makes whole decoding steps by itself. drafting: its own table drafters, tree merge and greedy
+    verification. device: the device and its driver (with a version, if known). rounding: the error of its outputs
+    against float32 sums, relative to their spread (0: only by the order of the sums).
     """
 
     kinds: tuple[str, ...]
@@ -58,6 +59,7 @@ class Capabilities:
     rounding: float = 0.0
     sampler: MakeSampler | None = None
     draws: bool = False
+    steps: StepParts | None = None
     drafting: DraftingParts | None = None
     device: str = "cpu"
     driver: str = ""

@@ -52,7 +52,7 @@ class Engine:
     def __init__(self, model: ModelStruct, threads: int, isa: str | None, keep: Any) -> None:
         self._lib, self._model, self._keep, self._pid = library(), model, keep, os.getpid()
         self._engine = self._lib.ed_open(ctypes.byref(model), threads, isa.encode() if isa else None)
-        self._run = self._lib.ed_run
+        self._run, self._run_steps = self._lib.ed_run, self._lib.ed_steps_run
         if not self._engine:
             raise OSError(f"instruction set {isa}: not for this CPU" if isa else "not enough memory")
 
@@ -64,6 +64,10 @@ class Engine:
     def run(self, sequences: bytes, n: int) -> int:
         """Runs n packed sequences: 0, or a number of ERRORS. Releases the GIL."""
         return int(self._run(self._engine, sequences, n))
+
+    def run_steps(self, steps: Any, n: int, sequences: bytes, n_sequences: int, tokens: Any, seconds: Any) -> int:
+        """Runs n steps and packed sequences: 0, or a number of ERRORS. tokens int32 [n], seconds: are filled."""
+        return int(self._run_steps(self._engine, steps, n, sequences, n_sequences, tokens, seconds))
 
     def trim(self) -> None:
         """Frees the working memory of earlier calls."""
@@ -237,6 +241,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ed_sampler_accept": (c_int, [c_void_p, c_int64]),
     "ed_sampler_draw": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_double]),
     "ed_sampler_row": (c_void_p, [c_void_p]),
+    "ed_step_new": (c_void_p, [c_void_p]),
+    "ed_step_free": (None, [c_void_p]),
+    "ed_step_results": (c_void_p, [c_void_p]),
+    "ed_step_start": (None, [c_void_p, c_int64]),
+    "ed_step_draft": (None, [c_void_p, c_char_p]),
+    "ed_steps_run": (c_int, [c_void_p, c_void_p, c_int, c_char_p, c_int, c_void_p, c_void_p]),
+    "ed_step_decide": (c_int, [c_void_p, c_int64]),
     **drafting.signatures(),
     "ed_probe_read": (c_double, [c_uint64, c_int]),
     "ed_probe_int8": (c_double, [c_char_p, c_int]),

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 12
+#define ED_ABI 13
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -244,6 +244,51 @@ ED_API int ed_sampler_accept(ed_sampler* sampler, int64_t id);
 ED_API int ed_sampler_draw(ed_sampler* sampler, const float* logits, const int64_t* path, int n_path, double u);
 // The logits [vocab] of the last row of a call that it did not decide; null: there was none.
 ED_API const float* ed_sampler_row(const ed_sampler* sampler);
+
+// ---- decoding ----------------------------------------------------------------------------------
+
+// The decoding steps of one generation: the calls of its last token and of drafts below it, the choice of the tokens that
+// follow, and their rows' commits. Not for two threads at once.
+struct ed_step;
+
+// All that it points to must outlive it.
+struct ed_step_settings {
+  ed_cache* cache;
+  ed_sampler* sampler;        // null: the token of the largest logit is taken
+  const ed_adapter* adapter;  // or null
+  double (*random)(void*);    // the next number of the text's stream, in [0, 1); null: every draw is at 0
+  void* random_state;
+  const int64_t* ends;  // [n_ends]: tokens that end the text
+  int32_t n_ends, vocab;
+};
+
+// What the last run chose.
+struct ed_step_result {
+  const int64_t *path, *picked;  // [accepted]: the accepted rows, 0 first, and the token that follows each; -1: none, it
+                                 // would follow an end
+  int64_t numbers;               // random numbers that were drawn, by all runs
+  double at;                     // the last one
+  int32_t accepted, undecided;   // the row whose token is not decided (ed_sampler_draw), and ed_sampler_row has its logits; -1
+};
+
+// Null: not enough memory.
+ED_API ed_step* ed_step_new(const ed_step_settings* settings);
+ED_API void ed_step_free(ed_step* step);
+ED_API const ed_step_result* ed_step_results(const ed_step* step);
+// The next runs begin with this token, the last of the text, the only one that is not cached.
+ED_API void ed_step_start(ed_step* step, int64_t token);
+// The next run is of this tree: the text's last token and a draft below it. The arrays of `rows` (tokens, positions,
+// parents; top_ids and top_scores, if top > 0, which it is without a sampler) are used until all tokens are decided,
+// nothing else of it.
+ED_API void ed_step_draft(ed_step* step, const ed_sequence* rows);
+// One forward of several steps and other calls. Its status is that of ed_run; unless that is 0, nothing has changed, and
+// the numbers that were drawn are used by the next run. tokens [n]: the first token that each step chose; -1: undecided,
+// -2: not enough memory. Of a step that is decided the first row is committed; the caller commits the others, each when the
+// token before it has been delivered. seconds: of the forward.
+ED_API int ed_steps_run(ed_engine* engine, ed_step* const* steps, int n, const ed_sequence* others, int n_others,
+                        int32_t* tokens, double* seconds);
+// Goes on with a token for the undecided row: 0, or an error of ed_cache_commit.
+ED_API int ed_step_decide(ed_step* step, int64_t token);
 
 // ---- drafting ----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_uint32, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from struct import Struct
 from typing import Any
 
@@ -111,6 +111,16 @@ class SamplingStruct(_Struct):
         (c_double, "temperature top_p min_p repetition presence frequency"),
         (c_int32, "top_k n_bias"),
         (c_void_p, "bias_ids bias"),
+    )
+
+
+class StepSettingsStruct(_Struct):
+    _fields_ = _fields((c_void_p, "cache sampler adapter random random_state ends"), (c_int32, "n_ends vocab"))
+
+
+class StepResultStruct(_Struct):
+    _fields_ = _fields(
+        (c_void_p, "path picked"), (c_int64, "numbers"), (c_double, "at"), (c_int32, "accepted undecided")
     )
 
 

@@ -27,13 +27,15 @@ STRUCTS = {
     "adapter": structs.AdapterStruct,
     "view": structs.ViewStruct,
     "sequence": structs.SequenceRows,
+    "step_settings": structs.StepSettingsStruct,
+    "step_result": structs.StepResultStruct,
     "drafter_options": structs.DrafterOptionsStruct,
     "verified": structs.VerifiedStruct,
     "calibration": structs.CalibrationStruct,
     "proposal": structs.ProposalStruct,
     "draft_tree": structs.DraftTreeStruct,
 }
-SIZES = {"int32_t": 4, "uint32_t": 4, "float": 4, "double": 8}
+SIZES = {"int32_t": 4, "uint32_t": 4, "int64_t": 8, "float": 4, "double": 8}
 
 
 def fields(name: str) -> list[tuple[str, int]]:
@@ -42,6 +44,7 @@ def fields(name: str) -> list[tuple[str, int]]:
     assert body
     found = []
     for line in filter(None, (part.strip() for part in body[1].split(";"))):
+        line = re.sub(r"\(\*(\w+)\)\(.*\)", r"*\1", line)  # a pointer to a function
         kind, names = re.match(r"(?:const )?(\w+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
         for declared in names.split(","):
             pointer = "*" in declared

@@ -112,11 +112,15 @@ class Batch:
         if self._gaps.watched:
             self._gaps.end_forward()
         ended = perf_counter()
-        for job, completed in answers:
-            job.context.concurrent = len(self._running) - 1
+        others = len(self._running) - 1
+        for job, completed in answers.results:
+            job.context.concurrent = others
             if completed:
                 job.complete(completed)
                 self._index_prompt(job)
+        for job, token, seconds in answers.tokens:
+            job.context.concurrent = others
+            job.deliver(token, seconds)
         self._retire()
         self._since_last = perf_counter() - ended
         return True

@@ -10,40 +10,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from edgedec.decoding.messages import Completed
-from edgedec.decoding.runner import run_requests
+from edgedec.decoding.runner import run_together
 from edgedec.decoding.scheduler.job import Job
 from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Runtime
 
-Answers = list[tuple[Job, list[Completed]]]
+
+class JobAnswers(NamedTuple):
+    """results: of the calls that jobs wait for; tokens: of plain steps, each with the seconds of its forward."""
+
+    results: list[tuple[Job, list[Completed]]]
+    tokens: list[tuple[Job, int, float]]
 
 
-def run_jobs(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> Answers:
-    """The results of the calls that jobs wait for; jobs without room for theirs have ended with the error. make_room:
-    releases caches that are held for later texts; returns False if there were none."""
+def run_jobs(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> JobAnswers:
+    """The answers to jobs; jobs without room for their calls have ended with the error. make_room: releases caches that
+    are held for later texts; returns False if there were none."""
     try:
-        done = iter(run_requests(runtime, [request for job in jobs for request in job.requests]))
-        return [(job, list(islice(done, len(job.requests)))) for job in jobs]
+        return _run(runtime, jobs)
     except (ContextFull, UsageError, MemoryError):
-        return list(_one_by_one(runtime, jobs, make_room))
+        alone = list(_one_by_one(runtime, jobs, make_room))
+        return JobAnswers(
+            [one for part in alone for one in part.results], [one for part in alone for one in part.tokens]
+        )
 
 
-def _one_by_one(
-    runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]
-) -> Iterator[tuple[Job, list[Completed]]]:
+def _run(runtime: Runtime, jobs: Sequence[Job]) -> JobAnswers:
+    stepping, calling = list[Job](), list[Job]()
+    for job in jobs:
+        (calling if job.steps is None else stepping).append(job)
+    steps = [job.steps for job in stepping if job.steps is not None]
+    requests = [request for job in calling for request in job.requests]
+    completed, tokens, seconds = run_together(runtime, requests, steps)
+    done = iter(completed)
+    results = [(job, list(islice(done, len(job.requests)))) for job in calling]
+    return JobAnswers(results, [(job, token, seconds) for job, token in zip(stepping, tokens, strict=True)])
+
+
+def _one_by_one(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> Iterator[JobAnswers]:
     for job in jobs:
         try:
-            yield job, _alone(runtime, job, make_room)
+            yield _alone(runtime, job, make_room)
         except (ContextFull, UsageError, MemoryError) as error:
             job.fail(error)
 
 
-def _alone(runtime: Runtime, job: Job, make_room: Callable[[], bool]) -> list[Completed]:
+def _alone(runtime: Runtime, job: Job, make_room: Callable[[], bool]) -> JobAnswers:
     try:
-        return run_requests(runtime, job.requests)
+        return _run(runtime, [job])
     except MemoryError:
         if not make_room():
             raise
-        return run_requests(runtime, job.requests)
+        return _run(runtime, [job])

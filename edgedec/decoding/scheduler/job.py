@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,18 @@ from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
 from edgedec.decoding.constraint import always
 from edgedec.decoding.context import Context
-from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
+from edgedec.decoding.messages import (
+    Completed,
+    DecodeLoop,
+    DraftedStep,
+    ForkLoop,
+    ForwardOn,
+    Request,
+    Steps,
+    Together,
+    Token,
+    Waiting,
+)
 from edgedec.decoding.runner import is_own
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities
@@ -23,7 +34,8 @@ class Job:
     `need`: the tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: whether
     it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
     created. `parked`: its constraint is still computing the mask after its last token, or after drafted tokens
-    (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call.
+    (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call; `steps`: those that
+    it runs instead of calls.
     """
 
     context: Context
@@ -32,7 +44,7 @@ class Job:
     need: int
     shares: bool = False
     on_start: Callable[[], None] = lambda: None
-    requests: Sequence[Request] = ()
+    requests: Sequence[Request | DraftedStep] = ()
     forks: list[Context] = field(default_factory=list)
     started: bool = False
     done: bool = False
@@ -40,6 +52,7 @@ class Job:
     parked: bool = False
     verifying: bool = False
     offer: Offer | None = None
+    steps: Steps | None = None
     _several: bool = False
     _ready: Callable[[], bool] = always
 
@@ -79,19 +92,37 @@ class Job:
         full.__cause__ = error
         return full
 
-    def _take(self, item: Together | Request | Offer) -> None:
+    def _take(self, item: Together | Request | DraftedStep | Offer | Steps) -> None:
+        self.steps = item if isinstance(item, Steps) else None
         self.offer = item if isinstance(item, Offer) else None
         self._several = isinstance(item, Together)
         if isinstance(item, Together):
             self.requests = item.requests
         else:
-            self.requests = () if isinstance(item, Offer) else (item,)
+            self.requests = () if isinstance(item, Offer | Steps) else (item,)
 
     def complete(self, completed: Sequence[Completed]) -> None:
         """Continue with the results of its calls."""
         self.requests = ()
         if not self.done:
             self.advance(list(completed) if self._several else completed[0])
+
+    def deliver(self, number: int, forward: float) -> None:
+        """Deliver the token of a plain step, which took `forward` seconds; continue the loop after the last one."""
+        steps = self.steps
+        if steps is None or self.done:
+            return
+        try:
+            token = steps.take(number, forward)
+        except (EdgedecError, MemoryError) as error:
+            return self.fail(error)
+        if token is not None:
+            given = perf_counter()
+            self.on_token(token)
+            steps.began = perf_counter()
+            self.context.gaps.consumed(steps.began - given)
+        if not steps.left and not self.done:
+            self.advance()
 
     def resume(self) -> None:
         """Continue where it was parked, if what it waited for is ready."""
@@ -102,22 +133,28 @@ class Job:
     def end(self) -> None:
         """End it, complete or not; its text stays as it is."""
         if not self.done:
-            self.done, self.requests, self.offer = True, (), None
+            self.done, self.requests, self.offer, self.steps = True, (), None, None
             self.loop.close()
             self.on_token(None)
 
     @property
     def rows(self) -> int:
         """The rows of its waiting calls, without offered rows."""
+        if self.steps is not None:
+            return 1
         if self.offer is not None:
             return self.offer.rows
-        calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
-        return sum(call.rows.count for call in calls)
+        return sum(map(rows_of, self.requests))
+
+    def own_steps(self) -> list[tuple[int, Cache]]:
+        """The rows and the cache of each step that the runtime makes by itself."""
+        drafted = [(request.rows, self.context.cache) for request in self.requests if isinstance(request, DraftedStep)]
+        return drafted if self.steps is None else [(1, self.context.cache)]
 
     @property
     def is_own(self) -> bool:
         """Whether it waits for a step of its own, not for a draft in progress."""
-        return self.offer is not None or any(map(is_own, self.requests))
+        return self.offer is not None or self.steps is not None or any(map(is_own, self.requests))
 
     @property
     def caches(self) -> list[Cache]:
@@ -125,22 +162,33 @@ class Job:
         return [self.context.cache, *(fork.cache for fork in self.forks)]
 
 
+def rows_of(request: Request | DraftedStep) -> int:
+    """The rows that a request computes."""
+    if isinstance(request, DraftedStep):
+        return request.rows
+    return (request.call if isinstance(request, ForwardOn) else request).rows.count
+
+
 def grant_offers(jobs: Sequence[Job], n_blocks: int, capabilities: Capabilities) -> None:
     """Answer the offers of the jobs that share the next forward, all together."""
     offering = [(job, job.offer) for job in jobs if job.offer is not None]
     if not offering:
         return
-    calls = (request for job in jobs for request in job.requests if isinstance(request, Call))
-    others = _others(calls, n_blocks)
+    others = _others(jobs, n_blocks)
     grants = allocate([offer for _, offer in offering], others, capabilities.largest_call, capabilities.row_buckets)
     for (job, _), grant in zip(offering, grants, strict=True):
         job.advance(grant)
 
 
-def _others(calls: Iterable[Call], n_blocks: int) -> Others:
+def _others(jobs: Sequence[Job], n_blocks: int) -> Others:
     """The cost and the tokens of calls without an offer. Calls of some blocks only belong to drafts in progress."""
     rows, cells, decoding, tokens = 0.0, 0.0, 0, 0
-    for call in calls:
+    for step_rows, cache in (step for job in jobs for step in job.own_steps()):
+        rows += step_rows
+        cells += text_cells(step_rows, cache.length)
+        decoding += step_rows
+        tokens += 1
+    for call in (request for job in jobs for request in job.requests if isinstance(request, Call)):
         share = 1.0 if call.blocks is None else len(call.blocks) / n_blocks
         rows += share * call.rows.count
         cells += share * text_cells(call.rows.count, call.cache.length)

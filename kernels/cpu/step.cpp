@@ -1,0 +1,161 @@
+// The steps of decoding: the call, the choice of tokens, commits. Drafts are verified by following the model's own
+// choices through the tree, with one random number a token, so that texts are those of plain decoding. Python's
+// `edgedec.decoding.step` does the same for any runtime and any settings.
+#include "step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+#include "sample.h"
+
+namespace edgedec {
+
+namespace {
+
+constexpr int UNDECIDED = -1, MEMORY = -2;
+
+}  // namespace
+
+ed_sequence Step::call() {
+  ed_sequence call = drafted_ ? draft_ : ed_sequence{};
+  call.first = 0, call.n_blocks = -1, call.logits_from = 0, call.cache = s_.cache, call.adapter = s_.adapter;
+  if (drafted_) {
+    if (!s_.sampler) return call;
+    logits_.reset(new float[(size_t)call.rows * (size_t)s_.vocab]);
+    call.logits = logits_.get();
+    return call;
+  }
+  position_ = ed_cache_length(s_.cache);
+  call.rows = 1, call.tokens = &pending_, call.positions = &position_;
+  if (!s_.sampler) {
+    call.top = 1, call.top_ids = &largest_;
+    return call;
+  }
+  if (!numbered_) result_.at = number(), numbered_ = true;
+  call.sampler = s_.sampler, call.drawn = &drawn_, call.draw_at = result_.at;
+  return call;
+}
+
+int32_t Step::finish() {
+  path_.assign(1, 0), picked_.clear();
+  numbered_ = false, result_.undecided = -1;
+  if (!follow()) return UNDECIDED;
+  return complete() ? MEMORY : (int32_t)picked_[0];
+}
+
+int Step::decide(int64_t token) {
+  result_.undecided = -1;
+  if (take(token) && !follow()) return 0;
+  return complete();
+}
+
+// Chooses tokens from the last accepted row on; false: one is not decided.
+bool Step::follow() {
+  int64_t token;
+  do {
+    const int row = (int)path_.back();
+    token = choose(row);
+    if (token >= 0) continue;
+    result_.undecided = row;
+    result_.path = path_.data(), result_.picked = picked_.data(), result_.accepted = (int32_t)picked_.size();
+    return false;
+  } while (take(token));
+  return true;
+}
+
+// Appends a token; returns whether the tree has it, so that the one after it can be chosen.
+bool Step::take(int64_t token) {
+  const int below = drafted_ ? child((int)path_.back(), token) : -1;
+  picked_.push_back(token);
+  if (below < 0) return false;
+  path_.push_back(below);
+  if (!ends(token)) return true;
+  picked_.push_back(-1);
+  return false;
+}
+
+// The token after a row, at the end of the tokens picked so far; negative: undecided.
+int64_t Step::choose(int row) {
+  if (!s_.sampler) return drafted_ ? draft_.top_ids[(size_t)row * (size_t)draft_.top] : largest_;
+  if (!drafted_) return drawn_;
+  result_.at = number();
+  const float* logits = logits_.get() + (size_t)row * (size_t)s_.vocab;
+  const int token = ed_sampler_draw(s_.sampler, logits, picked_.data(), (int)picked_.size(), result_.at);
+  if (token < 0) keep_row(*s_.sampler, logits);
+  return token;
+}
+
+double Step::number() {
+  if (!s_.random) return 0;
+  result_.numbers++;
+  return s_.random(s_.random_state);
+}
+
+bool Step::ends(int64_t token) const { return std::find(ends_.begin(), ends_.end(), token) != ends_.end(); }
+
+// The first row below another one with this token; -1: there is none.
+int Step::child(int row, int64_t token) const {
+  for (int i = row + 1; i < draft_.rows; i++)
+    if (draft_.parents[i] == row && draft_.tokens[i] == token) return i;
+  return -1;
+}
+
+// All tokens are chosen: commits the first row.
+int Step::complete() {
+  logits_.reset(), drafted_ = false;
+  result_.path = path_.data(), result_.picked = picked_.data(), result_.accepted = (int32_t)picked_.size();
+  pending_ = picked_[0];
+  return ed_cache_commit(s_.cache, nullptr, 1);
+}
+
+}  // namespace edgedec
+
+struct ed_step {
+  edgedec::Step step;
+};
+
+ed_step* ed_step_new(const ed_step_settings* settings) {
+  try {
+    return new ed_step{edgedec::Step(*settings)};
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void ed_step_free(ed_step* step) { delete step; }
+
+const ed_step_result* ed_step_results(const ed_step* step) { return &step->step.result(); }
+
+void ed_step_start(ed_step* step, int64_t token) { step->step.start(token); }
+
+void ed_step_draft(ed_step* step, const ed_sequence* rows) { step->step.draft(*rows); }
+
+int ed_steps_run(ed_engine* engine, ed_step* const* steps, int n, const ed_sequence* others, int n_others,
+                 int32_t* tokens, double* seconds) {
+  try {
+    std::vector<ed_sequence> calls(others, others + n_others);
+    for (int i = 0; i < n; i++) calls.push_back(steps[i]->step.call());
+    const auto began = std::chrono::steady_clock::now();
+    if (const int wrong = ed_run(engine, calls.data(), (int)calls.size())) return wrong;
+    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+  for (int i = 0; i < n; i++) {
+    try {
+      tokens[i] = steps[i]->step.finish();
+    } catch (const std::bad_alloc&) {
+      tokens[i] = edgedec::MEMORY;
+    }
+  }
+  return 0;
+}
+
+int ed_step_decide(ed_step* step, int64_t token) {
+  try {
+    return step->step.decide(token);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}

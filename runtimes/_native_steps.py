@@ -1,0 +1,107 @@
+"""Decoding steps in C++ (`kernels/cpu/step.cpp`)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_double, c_int32, c_int64, c_void_p
+from typing import Any
+
+import numpy as np
+
+from edgedec.errors import UsageError
+from edgedec.kernels.cpu import Engine, library
+from edgedec.kernels.cpu.structs import StepResultStruct, StepSettingsStruct, pack_sequence
+from edgedec.runtime import CallResult, Rows, StepSettings
+from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
+from edgedec.runtimes._native_model import NativeAdapter
+from edgedec.runtimes._native_sampler import NativeSampler
+
+
+class NativeStep:
+    """The steps of one generation. The library draws from numpy's own generator, whose state is thus never copied."""
+
+    def __init__(self, settings: StepSettings) -> None:
+        cache, sampler = settings.cache, settings.sampler
+        if not isinstance(cache, NativeCache) or not isinstance(sampler, NativeSampler | None):
+            raise UsageError("a cache or a sampler of another engine")
+        given: Any = settings.adapter
+        adapter = None if given is None else NativeAdapter(cache.spec, given)
+        ends = (c_int64 * len(settings.ends))(*settings.ends)
+        numbers = None if settings.rng is None else settings.rng.bit_generator.ctypes
+        asked = StepSettingsStruct(
+            cache.handle.address,
+            None if sampler is None else sampler.address,
+            None if adapter is None else adapter.address,
+            None if numbers is None else ctypes.cast(numbers.next_double, c_void_p).value,
+            None if numbers is None else numbers.state_address,
+            ctypes.addressof(ends),
+            len(ends),
+            cache.spec.vocab_size,
+        )
+        self.settings, self.cache, self._lib = settings, cache, library()
+        self._keep: Any = (cache.handle, adapter, numbers)
+        self.address = self._lib.ed_step_new(ctypes.byref(asked))
+        if not self.address:
+            raise MemoryError("no memory for a decoding step")
+        self._found = StepResultStruct.from_address(self._lib.ed_step_results(self.address))
+        self._draft: Any = None
+
+    def start(self, token: int) -> None:
+        self._lib.ed_step_start(self.address, token)
+
+    def draft(self, rows: Rows, top: int) -> CallResult:
+        n = len(rows)
+        top = min(top, self.cache.spec.vocab_size)
+        ids, scores = (np.empty((n, top), np.int32), np.empty((n, top), np.float32)) if top else (None, None)
+        best = (0, 0) if ids is None or scores is None else (address(ids), address(scores))
+        arrays = [np.ascontiguousarray(values, np.int64) for values in (rows.tokens, rows.positions, rows.parents)]
+        tokens, positions, parents = map(address, arrays)
+        packed = (n, 0, 0, 0, top, 0, 0.0, 0, 0, tokens, 0, positions, parents, 0, 0, 0, *best, *[0] * 11, 0.0)
+        self._lib.ed_step_draft(self.address, pack_sequence(*packed))
+        self._draft = arrays, ids, scores
+        return CallResult(ids=ids, scores=scores)
+
+    def decide(self, token: int) -> None:
+        if code := self._lib.ed_step_decide(self.address, token):
+            raise_refusal(code)
+        if not self.undecided:
+            self.cache.length += 1
+
+    @property
+    def undecided(self) -> bool:
+        return bool(self._found.undecided >= 0)
+
+    def followed(self) -> tuple[list[int], list[int]]:
+        found, n = self._found, self._found.accepted
+        if n == 0:
+            return [0], []
+        path, picked = ((c_int64 * n).from_address(where)[:] for where in (found.path, found.picked))
+        return path, picked
+
+    @property
+    def number(self) -> float:
+        return float(self._found.at)
+
+    @property
+    def numbers(self) -> int:
+        return int(self._found.numbers)
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._lib.ed_step_free(self.address)
+            self.address = None
+
+
+def run_steps(engine: Engine, steps: Sequence[NativeStep], packed: Sequence[bytes]) -> tuple[int, list[int], float]:
+    """One forward of steps and packed calls: the status, the first token of each step, and the seconds."""
+    n, seconds = len(steps), c_double()
+    handles, tokens = (c_void_p * n)(*[step.address for step in steps]), (c_int32 * n)()
+    code = engine.run_steps(handles, n, b"".join(packed), len(packed), tokens, ctypes.byref(seconds))
+    if code:
+        return code, [], 0.0
+    found = tokens[:]
+    for step, token in zip(steps, found, strict=True):
+        if token >= 0:
+            step.cache.length += 1
+    return 0, found, seconds.value
