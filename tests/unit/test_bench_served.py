@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 for package in ("starlette", "uvicorn"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 
+from edgedec.bench import served  # noqa: E402
 from edgedec.bench.batch import BatchMeasured, BatchWork, Took, measure  # noqa: E402
 from edgedec.bench.served import Served, Stream, stream_all  # noqa: E402
 from edgedec.cli import _app  # noqa: E402
@@ -99,6 +100,35 @@ def test_an_answer_that_is_no_stream_is_an_error(raw: bytes, says: str) -> None:
 def test_a_server_that_does_not_start_says_why() -> None:
     with pytest.raises(RuntimeUnavailable, match=r"did not start: .*no-such-model"):
         Served("no-such-model", "off", []).run(WORK, 2)
+
+
+class Started(Served):
+    """One that needs no process."""
+
+    @contextmanager
+    def _serving(self, work: BatchWork, size: int) -> Iterator[int]:
+        yield 7
+
+
+def test_a_turn_is_warmed_up_with_other_prompts_which_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[int, Any, int]] = []
+    clock = iter([100.0, 103.0])
+
+    def streams(port: int, work: BatchWork, size: int) -> list[Stream]:
+        runs.append((port, work, size))
+        return [Stream([HEAD, chunk("a"), chunk("b", "length")], [0.0, 1.0, 1.5]) for _ in work.prompts]
+
+    monkeypatch.setattr(served, "stream_all", streams)
+    monkeypatch.setattr(served, "perf_counter", lambda: next(clock))
+    took = Started("nano", "off", []).run(WORK, 2)
+    assert took == Took(3.0, ["ab"] * 3, [0.5] * 3)
+    assert runs == [(7, BatchWork(((2, 1), (3,)), 4), 2), (7, WORK, 2)]
+
+
+def test_a_text_that_ends_early_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "stream_all", lambda port, work, size: [Stream([HEAD, chunk("a", "stop")], [0.0, 1.0])])
+    with pytest.raises(RuntimeUnavailable, match="a text ended early: stop"):
+        Started("nano", "off", []).run(WORK, 2)
 
 
 class Fake:
