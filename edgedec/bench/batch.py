@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -53,10 +54,12 @@ class BatchWork:
 
 
 class Took(NamedTuple):
-    """Seconds for all texts; the texts themselves, if they are to be compared."""
+    """Seconds for all texts; the texts themselves, if they are to be compared; of a server, the seconds between the
+    arrivals of each text's tokens."""
 
     seconds: float
     texts: list[str] | None = None
+    gaps: Sequence[float] = ()
 
 
 class Contestant(Protocol):
@@ -69,10 +72,12 @@ class Contestant(Protocol):
 
 @dataclass
 class BatchMeasured:
-    """tokens/s by contestant and size, one a repetition; `differ`: the number of texts that differ from those of the
-    first loop; `skipped`: contestants that could not run, with reasons."""
+    """tokens/s by contestant and size, one a repetition; `gaps`: of servers, the seconds that 95 % of the tokens of a
+    text follow one another within; `differ`: the number of texts that differ from those of the first loop; `skipped`:
+    contestants that could not run, with reasons."""
 
     speeds: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    gaps: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     differ: dict[str, dict[int, int]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
@@ -83,8 +88,8 @@ class BatchMeasured:
         whole = min(map(len, lists)) if len(lists) == cells else 0
         if not whole:
             raise KeyboardInterrupt
-        for speeds in lists:
-            del speeds[whole:]
+        for values in (*lists, *(gaps for sizes in self.gaps.values() for gaps in sizes.values())):
+            del values[whole:]
         self.interrupted = True
 
     @property
@@ -99,19 +104,30 @@ class BatchMeasured:
         pairs = zip(self.speeds[name][size], self.speeds[other][base], strict=True)
         return Spread.of([a / b for a, b in pairs])
 
-    def report(self, ours: Sequence[str]) -> dict[str, Any]:
-        """Speeds by size, 0 for the loop; ratios of edgedec to the loop of the same repetition, and to each peer at the
-        same size."""
+    def calls_between(self, server: str, size: int, batch: str) -> Spread:
+        """The time between a server's tokens, in calls: the time in which the batch adds a token to each text."""
+        pairs = zip(self.gaps[server][size], self.speeds[batch][size], strict=True)
+        return Spread.of([gap * speed / size for gap, speed in pairs])
+
+    def report(self, ours: Sequence[str], servers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Speeds by size, 0 for the loop; ratios of edgedec to the loop of the same repetition, to each peer at the
+        same size, and of its servers to the batch. servers: contestants, and the one of `ours` that each serves."""
 
         def ratios(name: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
             return {str(size): asdict(self.ratio(name, size, other, size if base is None else base)) for size in sizes}
 
         speeds = {name: {str(n): asdict(self.speed(name, n)) for n in sorted(by)} for name, by in self.speeds.items()}
-        peers = {name: sorted(by) for name, by in self.speeds.items() if name not in ours}
+        served = {name: batch for name, batch in (servers or {}).items() if name in self.speeds}
+        peers = {name: sorted(by) for name, by in self.speeds.items() if name not in {*ours, *served}}
         return {
             "tokens_per_s": speeds,
             "over_sequential": {name: ratios(name, sorted(self.speeds[name]), name, SEQUENTIAL) for name in ours},
             "over_peers": {peer: {name: ratios(name, sizes, peer) for name in ours} for peer, sizes in peers.items()},
+            "served_over_batch": {name: ratios(name, sorted(self.speeds[name]), of) for name, of in served.items()},
+            "served_p95_calls": {
+                name: {str(size): asdict(self.calls_between(name, size, of)) for size in sorted(self.gaps[name])}
+                for name, of in served.items()
+            },
             "identical": self.identical,
             "differ": {name: {str(size): n for size, n in by.items() if n} for name, by in self.differ.items()},
             "skipped": self.skipped,
@@ -226,6 +242,8 @@ def measure(
 def _count(found: BatchMeasured, work: BatchWork, name: str, size: int, took: Took, expected: list[str]) -> list[str]:
     """Add a run; returns the texts that all others are compared with."""
     found.speeds.setdefault(name, {}).setdefault(size, []).append(work.total / took.seconds)
+    if len(took.gaps) > 1:
+        found.gaps.setdefault(name, {}).setdefault(size, []).append(quantiles(took.gaps, n=20)[-1])
     if took.texts is None:
         return expected
     expected = expected or took.texts

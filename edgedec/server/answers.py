@@ -15,6 +15,8 @@ from edgedec.server.requests import Submission
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
 
 def dumps(body: Any) -> str:
     """JSON text on one line that UTF-8 can hold: a lone surrogate becomes U+FFFD.
@@ -22,7 +24,7 @@ def dumps(body: Any) -> str:
     >>> dumps({"a": "\\ud800"})
     '{"a":"\\ufffd"}'
     """
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _encode(body)
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
 from edgedec.runtime import Adapter
-from edgedec.runtime.registry import device_lost, device_said
+from edgedec.runtime.registry import available_cores, device_lost, device_said
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from edgedec.session import Session
 
 log = logging.getLogger("edgedec.server")
+# Seconds that the engine waits for the event loop, which may be busy with something else.
+_LONGEST_WAIT = 0.02
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class EngineThread:
         self._requests: list[EngineRequest] = []
         self._changed = threading.Condition()
         self._posts: list[tuple[Submission, Event]] = []
+        # A forward on all cores loses less by beginning late than by waiting for a thread that lost its core.
+        self._waits, self._written = model.runtime.capabilities.threads >= available_cores(), threading.Event()
         self._held, self._counts = 0, (0, 0)
         self._draining = self._closed = False
         # The device's message when it was lost, in one line; "" while it works.
@@ -258,14 +262,17 @@ class EngineThread:
         self._post(request, EndEvent(request.index, "failed", Stats(), _told(error), True))
 
     def _flush(self) -> None:
-        """Wake the event loop once for all events of a step."""
+        """Wake the event loop once for all events of a step; wait until it has written them if all cores compute."""
         counts = (len(self._requests), self.running)
         if counts != self._counts:  # only starts and ends change it
             self._counts, self._held = counts, self._batch.held()
         posts, self._posts = self._posts, []
         if posts and self._loop is not None:
+            self._written.clear()
             with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(_deliver, posts)
+                self._loop.call_soon_threadsafe(_deliver, posts, self._written)
+                if self._waits:
+                    self._written.wait(_LONGEST_WAIT)
 
     def _new_batch(self) -> Batch:
         prefixes = SharedPrefixes(self.model.runtime.capabilities, self.offload)
@@ -286,6 +293,8 @@ def _told(error: Exception) -> str:
     return device_said(error) or type(error).__name__
 
 
-def _deliver(posts: Sequence[tuple[Submission, Event]]) -> None:
+def _deliver(posts: Sequence[tuple[Submission, Event]], written: threading.Event) -> None:
     for run, event in posts:
         run.post(event)
+    # Called after the tasks that these events have woken, which write what is ready.
+    asyncio.get_running_loop().call_soon(written.set)

@@ -9,17 +9,19 @@ from time import time
 from typing import Any
 
 from edgedec.decoding.messages import Stats
-from edgedec.server.answers import sse
+from edgedec.server.answers import dumps, sse
 from edgedec.server.api import TextRequest
 from edgedec.server.choice import Choice, Delta
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
-from edgedec.server.requests import EndEvent, Event, Submission
+from edgedec.server.requests import EndEvent, Event, Submission, TextEvent
 from edgedec.server.shapes import ChatShape, Shape, TextShape
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 DONE = "data: [DONE]\n\n"
+# Stands for the text in a chunk that is made once; no other member of a chunk is this string.
+_TEXT = "\0"
 
 
 class TextResponse:
@@ -32,6 +34,8 @@ class TextResponse:
         self._choices = [Choice(completion, request) for completion in completions]
         shape = ChatShape if request.messages else TextShape
         self._shape: Shape = shape(tokenizer, request.logprobs)
+        # The chunks around a text, by the index of the choice and by the drafter that proposed its last token.
+        self._frames: dict[tuple[int, str], tuple[str, str]] = {}
         self._head = {"id": f"{shape.prefix}-{token_hex(12)}", "created": int(time()), "model": model}
 
     async def whole(self) -> Json:
@@ -69,17 +73,32 @@ class TextResponse:
     def _chunks_of(self, event: Event) -> list[str]:
         choice, start = self._choices[event.index], len(self._choices[event.index].text)
         delta = choice.add(event)
-        bodies: list[Json] = []
         wants = self._request.logprobs is not None
+        if isinstance(event, TextEvent) and not (wants or delta.thought or delta.pieces):
+            return [self._text_chunk(event.index, delta)] if delta.text else []
+        bodies: list[Json] = []
         if delta.thought or delta.text or (wants and (delta.tokens or delta.prompt)):
             shown = Delta(delta.thought, delta.text, delta.tokens, prompt=delta.prompt)
-            more = {"edgedec": {"by": delta.by}} if delta.by else {}
-            bodies.append({**self._shape.piece(shown, start), "finish_reason": None, **more})
+            bodies.append(self._piece(shown, start, delta.by))
         if delta.pieces or delta.whole:
             bodies.append({**self._shape.piece(replace(delta, text=""), start), "finish_reason": None})
         if isinstance(event, EndEvent):
             bodies.append({**self._shape.closing(), "finish_reason": choice.reason})
         return [sse(self._chunk([{"index": event.index, **body}])) for body in bodies]
+
+    def _piece(self, shown: Delta, start: int, by: str) -> Json:
+        more = {"edgedec": {"by": by}} if by else {}
+        return {**self._shape.piece(shown, start), "finish_reason": None, **more}
+
+    def _text_chunk(self, index: int, delta: Delta) -> str:
+        """The chunk of text alone, in which only the text is new."""
+        key = (index, delta.by)
+        if key not in self._frames:
+            chunk = sse(self._chunk([{"index": index, **self._piece(Delta(text=_TEXT), 0, delta.by)}]))
+            before, _, after = chunk.partition(dumps(_TEXT))
+            self._frames[key] = before, after
+        before, after = self._frames[key]
+        return before + dumps(delta.text) + after
 
     def _best(self) -> list[Choice]:
         """The n likeliest texts of each prompt, if more were generated."""

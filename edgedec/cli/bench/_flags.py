@@ -60,6 +60,12 @@ class RuntimeFlags:
 
         return self.threads or available_cores()
 
+    @property
+    def words(self) -> list[str]:
+        """As flags of another edgedec command."""
+        kv = ["--kv", self.kv] if self.kv else []
+        return ["--engine", self.engine, "--threads", str(self.used), *kv]
+
     def open(self, path: str) -> edgedec.Model:
         return o.open_model(path, self.engine, self.used, self.kv)
 

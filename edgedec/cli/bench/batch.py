@@ -39,6 +39,9 @@ def batch(
     specs: Annotated[str, typer.Option("--spec", metavar="HOW,…", help="How to draft.")] = "off,auto",
     repetitions: Rounds = 3,
     peer: Peers = None,
+    served: Annotated[
+        bool, typer.Option("--served", help="Also as streams of edgedec serve, to one client on this machine.")
+    ] = False,
     machine: RuntimeFlags,
     json: o.Json = False,
 ) -> None:
@@ -59,15 +62,19 @@ def batch(
     from edgedec.bench.batch import Ours, measure, work_of
     from edgedec.bench.prompts import read_prompts
     from edgedec.bench.report import describe_opened
+    from edgedec.bench.served import Served
 
     counts, names = parse_rows(sizes, "--sizes"), spec_list(specs)
     _check(peer or [], names)
     threads = machine.used
     with progress_bar() as show:
-        opened = machine.open(subject.path(show))
+        path = subject.path(show)
+        opened = machine.open(path)
         work = work_of(opened, read_prompts(), prompts, generate)
         ours = {name: Ours(opened, name) for name in names}
+        servers = {f"serve {name}": name for name in names} if served else {}
         with _others(opened, work, threads, peer or []) as (peers, skipped):
+            peers |= {name: Served(path, spec, machine.words) for name, spec in servers.items()}
             found = measure(ours, peers, counts, work, repetitions, partial(show, "turns"), expect("bench batch"))
     found.skipped.update(skipped)
     report = {
@@ -80,7 +87,7 @@ def batch(
         "repetitions": repetitions,
         "interrupted": found.interrupted,
         "sizes": list(counts),
-        **found.report(names),
+        **found.report(names, servers),
     }
     print_json(report) if json else _show(report)
     _end(found, opened)
@@ -124,6 +131,13 @@ def _show(r: dict[str, Any]) -> None:
     print_table(_lines(r["over_sequential"], sizes, ".2f"), header, title)
     for peer, ratios in r["over_peers"].items():
         print_table(_lines(ratios, sizes[1:], ".2f"), ("texts at a time", *sizes[1:]), f"Speed over {peer}")
+    served = r["served_over_batch"]
+    if served:
+        rows = [
+            *([f"{name} / batch", *line] for name, *line in _lines(served, sizes[1:], ".2f")),
+            *([f"{name}, p95 in calls", *line] for name, *line in _lines(r["served_p95_calls"], sizes[1:], ".2f")),
+        ]
+        print_table(rows, ("streams", *sizes[1:]), "Server: speed over the batch; time between tokens")
     others = sum(n for by in r["differ"].values() for n in by.values())
     print(f"\nidentical: {'yes' if r['identical'] else f'no ({others} differ)'}")
     for name, reason in r["skipped"].items():
