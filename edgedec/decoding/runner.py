@@ -115,7 +115,11 @@ def is_own(request: Request | DraftedStep) -> bool:
     """Whether a call is one of a text's own steps, not of a draft in progress."""
     if not isinstance(request, Call):
         return isinstance(request, DraftedStep)
-    return request.outputs.head and (request.blocks is None or len(request.blocks) > 0)
+    if request.blocks is None:
+        return request.outputs.head
+    # Verification that resumes after the blocks that a draft has been through.
+    last = request.cache.spec.n_blocks - 1
+    return request.hidden is not None and len(request.blocks) > 0 and request.blocks[-1] == last
 
 
 def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = None) -> Generator[Token]:

@@ -24,7 +24,7 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.prices import SURE, Prices, UsefulRows
 from edgedec.speculation.probing import Survey
 from edgedec.speculation.reasons import BANK, WAITING
-from edgedec.speculation.record import Record
+from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import Calibration
 
@@ -60,18 +60,23 @@ class Governed:
         self._names = [member.name for member in self.members]
         self._terms = terms
         self.account = TextAccount(shared.bank(terms) if shared else Bank(terms))
-        # The drafters that get the results of the next call; whether the tables propose for it.
-        self._learners: list[Record] = []
+        # Whether the tables propose for the next call.
         self._watched = False
         # Of the next call: its prices, None while costs are unknown, and why nothing is asked.
         self._prices: Prices | None = None
         self._why, self._sequences = WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
-        # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
-        self._length = self._rest = 0
         # Calls without drafts, by reason.
         self._whys: dict[str, int] = {}
+        self._begin_text()
         self._link()
+
+    def _begin_text(self) -> None:
+        """Another text begins."""
+        # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
+        self._length = self._rest = 0
+        # The drafters that get the results of the next call: first those that learn from a prompt.
+        self._learners = [member for member in self.members if member.drafter.prompt_rows]
 
     @property
     def costs(self) -> Costs:
@@ -84,10 +89,10 @@ class Governed:
                     member.shared = self._costs.experience(member.name)
         return self._costs
 
-    def _record(self, name: str, drafter: Drafter) -> Record:
+    def _record(self, name: str, drafter: Drafter) -> DrafterRecord:
         if self._shared is None:
-            return Record(name, drafter, Calibration())
-        return Record(name, drafter, self._shared.calibrations.start(name), self._shared.experience(name))
+            return DrafterRecord(name, drafter, Calibration())
+        return DrafterRecord(name, drafter, self._shared.calibrations.start(name), self._shared.experience(name))
 
     def _link(self) -> None:
         """Use the drafters' tables as they are now."""
@@ -101,7 +106,7 @@ class Governed:
         self._group = self._record(name, Off()) if self._tables else None
 
     @property
-    def _records(self) -> list[Record]:
+    def _records(self) -> list[DrafterRecord]:
         """All records that are judged."""
         return [*([] if self._group is None else [self._group]), *(member for _, member in self._others)]
 
@@ -117,7 +122,7 @@ class Governed:
     def prompt_rows(self) -> int:
         return max([member.drafter.prompt_rows for member in self._learners], default=0)
 
-    def _readers(self) -> list[Record]:
+    def _readers(self) -> list[DrafterRecord]:
         """The drafters that read a prompt as well: those that pay as far as is known."""
         prices, named = self._prices, self._terms is not AUTO
         return [
@@ -136,7 +141,9 @@ class Governed:
         costs, self._sequences = self.costs, context.concurrent + 1
         context.gaps.watch(costs.outside)
         self._gaps, n = context.gaps, len(context.ids)
-        self._prices, self._learners, self._watched = None, [], False
+        self._prices, self._watched = None, False
+        if n == context.cache.length + 1:
+            self._learners = []
         if costs.covers(self._sequences):
             length = context.cache.length
             prices = self._prices = Prices.of(costs, costs.outside, self._sequences, length, n - length - 1)
@@ -152,7 +159,7 @@ class Governed:
             record.pass_calls(1 + self._rest, self._sequences)
         self._length, self._rest = n, 0
 
-    def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, Record]]:
+    def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, DrafterRecord]]:
         """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
         for a draft."""
         left, self._why = self.account.left, WAITING
@@ -160,13 +167,13 @@ class Governed:
         if self._group is not None and (named or self._group.ready(prices)):
             if risked(left, SURE) > self._group.takes + row:
                 self._watched = True
-                self._learners += self._tables
+                self._learners = [*self._tables, *(m for m in self._learners if m not in self._tables)]
             else:
                 self._why = BANK
         found = []
         for number, member in self._others:
-            if reading and member.reads:
-                self._learners += [member] if member in self._readers() else []
+            if reading and member in self._readers() and member not in self._learners:
+                self._learners.append(member)
             if reading or not (named or member.ready(prices)):
                 continue
             affords = left >= member.needs(prices) + row
@@ -197,7 +204,7 @@ class Governed:
             if member not in self._tables:
                 member.drafter.observe(step)
                 member.follow(len(step.picked))
-        if self._compiled is not None and self._tables and self._tables[0] in self._learners:
+        if self._compiled is not None and any(member in self._learners for member in self._tables):
             self._compiled.observe(step, self._mask)
 
     def own_state(self) -> State:

@@ -31,7 +31,7 @@ from edgedec.speculation.prices import Prices
 from edgedec.speculation.probing import Survey
 from edgedec.speculation.proposals import Proposals, drawn_limit, judge
 from edgedec.speculation.reasons import MEASURING, NO_GUESS, NO_ROOM, REFUSED, TEXTS, WAITING
-from edgedec.speculation.record import Record
+from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import due
 
@@ -71,8 +71,10 @@ class Governor(Governed):
         self._forget()
         self._begin(context)
         prices = self._prices
-        if self._fixed and nodes > 0:
-            return self._propose(context, nodes, min_path_prob, self._others, 0)
+        if self._fixed:
+            self._learners = list(self.members)
+            if nodes > 0:
+                return self._propose(context, nodes, min_path_prob, self._others, 0)
         survey = self._survey
         probe = 0 if self._fixed or survey is None else survey.more(self._sequences, nodes)
         self._probing = probe > 0
@@ -147,19 +149,17 @@ class Governor(Governed):
         context: Context,
         nodes: int,
         min_path_prob: float,
-        asked: Sequence[tuple[int, Record]],
+        asked: Sequence[tuple[int, DrafterRecord]],
         probe: int,
         spent: float = 0.0,
     ) -> Generator[Request | Offer, Any, Draft]:
         watch = OwnTime()
         found = self._found = self._found or Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
-        least = max(min_path_prob, self._useful.least)
-        if self._fixed:
-            self._learners = list(self.members)
-            if self._compiled is not None:
-                self._compiled.propose(context, min(nodes, self._fixed), least, self._mask)
-                self._watched = True
+        least = min_path_prob if self._fixed else max(min_path_prob, self._useful.least)
+        if self._fixed and self._compiled is not None:
+            self._compiled.propose(context, min(nodes, self._fixed), least, self._mask)
+            self._watched = True
         limit = min(nodes, max(self._useful.limit, probe)) if not self._fixed else min(nodes, self._fixed)
         if not self._watched and self._compiled is not None:
             self._compiled.clear()
@@ -175,7 +175,7 @@ class Governor(Governed):
             self._group.add_time(spent)
         return draft
 
-    def _room(self, member: Record, found: Proposals, context: Context, limit: int) -> int:
+    def _room(self, member: DrafterRecord, found: Proposals, context: Context, limit: int) -> int:
         """The most tokens that a drafter may propose now. None while the guesses before it already promise more tokens
         than it usually adds."""
         if self._fixed:
@@ -282,5 +282,5 @@ class Governor(Governed):
         if self._compiled is not None:
             self._compiled.reset()
         self.account.reset()
-        self._length = self._rest = 0
+        self._begin_text()
         self._forget()

@@ -12,7 +12,7 @@ from edgedec.decoding.host_time import OwnTime
 from edgedec.decoding.messages import Request
 from edgedec.drafters._prompting import Prompting, PromptPlan
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.record import Record
+from edgedec.speculation.record import DrafterRecord
 
 
 def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:
@@ -28,7 +28,7 @@ class PromptingGovernor(Governor):
         context: Context,
         nodes: int,
         min_path_prob: float,
-        asked: Sequence[tuple[int, Record]],
+        asked: Sequence[tuple[int, DrafterRecord]],
         probe: int,
         spent: float = 0.0,
     ) -> Generator[Request | Offer, Any, Draft]:

@@ -16,7 +16,7 @@ from edgedec.speculation.bank import Bank
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.prices import Prices
-from edgedec.speculation.record import Record
+from edgedec.speculation.record import DrafterRecord
 from edgedec.trees.merge import MergedTree, TreeMerger, is_chain
 
 
@@ -28,7 +28,7 @@ class Proposals:
 
     merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
-    drawn_by: Record | None = None
+    drawn_by: DrafterRecord | None = None
     started: Draft | None = None
     started_places: Sequence[int] = ()
     prompts: int = 0
@@ -55,8 +55,8 @@ class Proposals:
 
     def collect(
         self,
-        members: Sequence[tuple[int, Record]],
-        room: Callable[[Record], int],
+        members: Sequence[tuple[int, DrafterRecord]],
+        room: Callable[[DrafterRecord], int],
         context: Context,
         min_path_prob: float,
         trees: bool,
@@ -80,7 +80,7 @@ class Proposals:
                 self.started, self.started_places = draft, places
 
     def _proposed(
-        self, member: Record, context: Context, nodes: int, min_path_prob: float
+        self, member: DrafterRecord, context: Context, nodes: int, min_path_prob: float
     ) -> Generator[Request | Offer, Any, Draft]:
         watch, waited, ran = OwnTime(), self.clock.waited, self.clock.ran
         proposal = member.drafter.propose(context, nodes, min_path_prob)
@@ -113,7 +113,7 @@ class Proposals:
 
 
 def judge(
-    found: Proposals, kept: Sequence[int], step: StepResult, members: Sequence[Record], bank: Bank
+    found: Proposals, kept: Sequence[int], step: StepResult, members: Sequence[DrafterRecord], bank: Bank
 ) -> tuple[list[float], list[int]]:
     """Test all guesses against the picked tokens. Returns, by drafter, the tokens that its guesses were expected to add
     and the rows that ran for it: a node counts for the first of its drafters, by its calibrated chance, which is less
@@ -142,7 +142,7 @@ def judge(
     return tokens, rows
 
 
-def drawn_limit(member: Record, costs: Costs, rows: int, context: Context, nodes: int) -> int:
+def drawn_limit(member: DrafterRecord, costs: Costs, rows: int, context: Context, nodes: int) -> int:
     """The most tokens that a drafter may propose: fewer for a drafter of drawn tokens with low acceptance."""
     if not member.draws or context.sampling.temperature <= 0:
         return nodes

@@ -35,7 +35,7 @@ _UNREAD = 16
 _LONGEST = 256
 
 
-class Record:
+class DrafterRecord:
     """One drafter of a text. `name`, `drafter`, `calibration`; `proposed`, `accepted`, `seconds` for display."""
 
     def __init__(self, name: str, drafter: Drafter, calibration: Calibration, shared: Experience | None = None) -> None:

@@ -10,7 +10,7 @@ from edgedec.decoding.draft import State
 from edgedec.runtime import Outputs
 from edgedec.speculation.bank import AUTO, Bank, Terms
 from edgedec.speculation.experience import Experience
-from edgedec.speculation.record import Record
+from edgedec.speculation.record import DrafterRecord
 from edgedec.trees.calibration import SharedCalibrations
 
 
@@ -31,23 +31,23 @@ class SharedLearning:
         return self.experiences.setdefault(name, Experience())
 
 
-def share_calibrations(members: Sequence[Record], shared: SharedLearning) -> None:
+def share_calibrations(members: Sequence[DrafterRecord], shared: SharedLearning) -> None:
     """Share the calibrations, for other sessions to start from."""
     for member in members:
         shared.calibrations.add(member.name, member.calibration)
 
 
-def calibration_states(members: Sequence[Record]) -> State:
+def calibration_states(members: Sequence[DrafterRecord]) -> State:
     """The calibrations as arrays, by name."""
     return {f"governor.{member.name}": member.calibration.state() for member in members}
 
 
-def table_states(members: Sequence[Record]) -> State:
+def table_states(members: Sequence[DrafterRecord]) -> State:
     """The drafters' learned states, by name."""
     return {f"{member.name}.{key}": array for member in members for key, array in member.drafter.state().items()}
 
 
-def restore_all(members: Sequence[Record], state: State) -> None:
+def restore_all(members: Sequence[DrafterRecord], state: State) -> None:
     """Continue from the states of `calibration_states` and `table_states`."""
     parts: dict[str, State] = {}
     for key, array in state.items():
@@ -60,7 +60,7 @@ def restore_all(members: Sequence[Record], state: State) -> None:
             member.calibration.restore(parts["governor"][member.name])
 
 
-def inherit_all(members: Sequence[Record], others: Sequence[Record], tables: bool) -> None:
+def inherit_all(members: Sequence[DrafterRecord], others: Sequence[DrafterRecord], tables: bool) -> None:
     """Continue from the state of other drafters of the same names; tables: their learned tables too, not only
     calibrations."""
     for member, other in zip(members, others, strict=True):

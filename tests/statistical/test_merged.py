@@ -22,9 +22,9 @@ from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft
-from edgedec.speculation import cutting
+from edgedec.speculation import decide
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.drawn import beyond, with_guesses
+from edgedec.speculation.decide import beyond, with_guesses
 from edgedec.speculation.governor import Governor
 from edgedec.testing.fakes import RandomDrafter
 from edgedec.testing.stats import chi_square
@@ -82,7 +82,7 @@ def as_drawn(drawn: Draft, merger: TreeMerger, nodes: Sequence[int], by: Sequenc
     ("wrong", "verify"), [(leave_out, "token"), (leave_out, "block"), (as_drawn, "spectr"), (as_drawn, "multipath")]
 )
 def test_wrong_merges_are_caught(wrong: object, verify: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "with_guesses", wrong)
+    monkeypatch.setattr(decide, "with_guesses", wrong)
     statistic, critical, _ = fit(verify)
     assert statistic > critical
 

@@ -17,7 +17,7 @@ from edgedec.model import open as open_model
 from edgedec.speculation import cost_files
 from edgedec.speculation.cost_files import cell_calls, host_costs, survey_of
 from edgedec.speculation.costs import Costs, _rising
-from edgedec.speculation.survey import COUNTS, Survey
+from edgedec.speculation.probing import COUNTS, Survey
 from edgedec.testing.fakes import tiny_spec
 
 MS = 1e-3

@@ -38,7 +38,6 @@ from edgedec.export.geometry import Geometry
 from edgedec.export.padding import pad_to_geometry
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import Call, CallResult, Outputs
-from edgedec.speculation.readers import Readers
 
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 KINDS = {
@@ -470,19 +469,6 @@ def test_after_calls_that_were_not_shown_a_head_begins_anew(kind: str, drafted: 
     assert min(blind.sizes[1:5]) > 0
     assert min(blind.sizes[9:-4]) > 0
     assert blind.drafter._reader._base > len(PROMPT)
-
-
-def test_heads_that_never_pay_are_left_alone(drafted: Path) -> None:
-    """After many silent calls they are shown none; a draft that pays brings them back."""
-    model = edgedec.open(drafted, engine=ENGINE)
-    host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
-    drafter = make_drafter("eagle3", host)
-    readers = Readers([drafter, make_drafter("copy", host)])
-    assert readers.reads == drafter.reads != Outputs()
-    shown = [readers.wanted(silent=True) for _ in range(100)]
-    assert shown[:50] == [readers.reads] * 50
-    assert shown[-1] == Outputs()
-    assert readers.wanted(silent=False) == readers.reads
 
 
 def test_inspect_names_drafts(drafted: Path) -> None:

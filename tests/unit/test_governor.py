@@ -30,7 +30,7 @@ from edgedec.sampling import Sampling
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.selection import chain_length, useful
+from edgedec.speculation.prices import chain_length, useful
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 from edgedec.trees.calibration import BINS, Calibration
 from edgedec.trees.merge import TreeMerger, resume
@@ -345,8 +345,7 @@ def test_what_a_constraint_forces_pays_for_no_guess() -> None:
         rows = Rows.tree([3, *draft.tokens], [-1, *(parent + 1 for parent in draft.parents)], 2)
         n = len(rows)
         drafter.observe(StepResult(rows, 0, range(n), [*draft.tokens, 4], CallResult(), CALL, n))
-        budgets.append(governor._budget.left - before)
-        assert governor._budget.forced == len(forced)
+        budgets.append(governor.account.left - before)
     # Both were one call.
     assert budgets[0] == pytest.approx(budgets[1], abs=CALL / 4)
 

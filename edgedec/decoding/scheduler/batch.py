@@ -37,7 +37,7 @@ _WORTH_WAITING = 16
 # The number of waiting texts that are compared with a prompt, once it has been read, for a common prefix.
 _LOOKS = 64
 # A call of a draft in progress with more rows than this reads a text, and no sequence waits for it.
-_SHORT = 64
+_SHORT = 12
 # Seconds between polls while all sequences wait for their constraints.
 _PAUSE = 0.0005
 
