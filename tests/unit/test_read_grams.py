@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgedec.bench.prompts import read_prompts
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.read_grams import BITS, EVERY, MODEL, WORDS, ReadPart, ReadRecord, grams, readers_of
 from edgedec.errors import BundleCorrupt
@@ -146,3 +147,29 @@ def test_a_padded_bundle_has_the_record(tiny: Path, tmp_path: Path) -> None:
     padded = padding.pad_to_geometry(source, wide, tmp_path / "with", "with")
     assert ReadRecord.of(padded).to_bytes() == ReadRecord.of(source).to_bytes()
 
+
+# -- nano's
+
+
+def test_nano_knows_what_it_has_read(nano: Path) -> None:
+    """A prompt of Spec-Bench and a program of MBPP, which it read, and one of HumanEval, which it did not."""
+    bundle = Bundle.open(nano)
+    read, readers = ReadRecord.of(bundle), readers_of(bundle)
+    prompt = (
+        "Compose an engaging travel blog post about a recent trip to Hawaii, highlighting cultural experiences and "
+        "must-see attractions."
+    )
+    program = (
+        "R = 3\nC = 3\ndef min_cost(cost, m, n):\n    tc = [[0 for x in range(C)] for x in range(R)]\n"
+        "    tc[0][0] = cost[0][0]\n    for i in range(1, m+1):\n        tc[i][0] = tc[i-1][0] + cost[i][0]"
+    )
+    other = "Check if in given list of numbers, are any two numbers closer to each other than given threshold."
+    assert [read.seen([text], readers) for text in (prompt, program, other)] == ["seen", "seen", "unseen"]
+    assert sum(part.grams for part in read.parts) > 400000
+
+
+def test_hardly_any_of_our_prompts_was_read(nano: Path) -> None:
+    bundle = Bundle.open(nano)
+    found = [ReadRecord.of(bundle).seen(prompt.turns, readers_of(bundle)) for prompt in read_prompts()]
+    assert found.count("seen") <= 1
+    assert "unknown" not in found
