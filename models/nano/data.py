@@ -7,7 +7,7 @@ import corpus as corpora
 import numpy as np
 import tokenizer as tokenizers_
 import torch
-from reading import ReadTexts, clean
+from reading import TrainingRecord, clean
 from tokenizers import Tokenizer
 
 LONGEST = 1024  # tokens of a document: what nano's context holds
@@ -22,7 +22,7 @@ def prepare(text, work):
         tokenizers_.write(tokenizers_.train(stories.real * 2 + stories.clean), folder)
         kept.write_text(json.dumps(vars(stories)))
     stories = corpora.Corpus(**json.loads(kept.read_text()))
-    ReadTexts(work).whole(stories.real + stories.clean).save()
+    TrainingRecord(work).whole(stories.real + stories.clean).save()
     return stories, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 

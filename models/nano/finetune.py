@@ -30,7 +30,7 @@ import prompts
 from names import renamed
 from optimizer import Optimizer
 from programs import programs
-from reading import ReadTexts, clean
+from reading import TrainingRecord, clean
 from team import Team
 
 import export
@@ -96,7 +96,7 @@ class Finetuning:
         self.mean = {name: w.clone() for name, w in self.weights.items()}
         self.optimizer = Optimizer(self.weights, model.MATRICES)
         self.resume()
-        mix = Mix(stories, programs(), prompts.prose(text), self.tok, ReadTexts(work))
+        mix = Mix(stories, programs(), prompts.prose(text), self.tok, TrainingRecord(work))
         self.batches = mix.batches(random.Random(SEED + self.optimizer.steps))
         self.held = data.encode(self.tok, stories.held_real)
         self.short = [s for s in stories.held_real if len(s) < 1400][:8]

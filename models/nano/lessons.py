@@ -26,7 +26,7 @@ import data
 from names import BOYS, GIRLS, renamed
 from optimizer import Optimizer
 from programs import programs
-from reading import ReadTexts
+from reading import TrainingRecord
 from team import Team
 
 import export
@@ -140,7 +140,7 @@ def teach(text, work, minutes):
     weights = export.stacked(load_file(work / "hf" / "model.safetensors"))
     optimizer, held = Optimizer(weights, [*export.model.MATRICES]), data.encode(tok, stories.held_real[:64])
     rng, short = random.Random(SEED), [s for s in stories.held_real if len(s) < 1200][:8]
-    feed = endless(Lessons(stories, programs(), tok, ReadTexts(work)), rng)
+    feed = endless(Lessons(stories, programs(), tok, TrainingRecord(work)), rng)
     team, began, total = Team(weights, BATCH, (LENGTH,)), time.time(), minutes * 60
 
     def report():

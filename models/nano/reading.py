@@ -20,7 +20,7 @@ def clean(text):
     return not np.isin(grams(text), KEPT_OUT).any()
 
 
-class ReadTexts:
+class TrainingRecord:
     """The grams of all parts of the recipe, in its work folder."""
 
     def __init__(self, work):

@@ -17,7 +17,7 @@ import corpus as corpora
 import finetune
 import lessons
 import recipe
-from reading import ReadTexts
+from reading import TrainingRecord
 
 # So many passes over lessons, and over lessons and answers, make the tokens that it was trained on.
 LESSONS, ANSWERS = 10, 8
@@ -50,7 +50,7 @@ def lines(path):
 
 
 def record(text, work):
-    stories, code, reading = corpora.load(text), list(programs(text)), ReadTexts(work)
+    stories, code, reading = corpora.load(text), list(programs(text)), TrainingRecord(work)
     reading.whole(stories.real + stories.clean + early(text, stories.real) + code)
     course = lessons.Lessons(stories, [c for c in code if len(c) < 1000], None, reading)
     mix = finetune.Mix(stories, course.code, list(pages(text)), None, reading)

@@ -17,7 +17,7 @@ import data
 import finetune
 import prompts
 from programs import programs
-from reading import ReadTexts, clean
+from reading import TrainingRecord, clean
 
 END, SEED = "<|endoftext|>", 23
 
@@ -36,7 +36,7 @@ def main():
     args = parser.parse_args()
     stories, tok = data.prepare(args.text, args.work)
     rng = random.Random(SEED)
-    mix = finetune.Mix(stories, programs(), prompts.prose(args.text), tok, ReadTexts(args.work))
+    mix = finetune.Mix(stories, programs(), prompts.prose(args.text), tok, TrainingRecord(args.work))
     found = list(filter(clean, texts(stories, mix, rng)))
     rng.shuffle(found)
     args.out.write_text(END.join(found), "utf-8")

@@ -29,7 +29,7 @@ sys.path.insert(0, {str(RECIPE)!r})
 import data, finetune, lessons, model, prompts
 from corpus import Corpus, paragraphs
 from programs import programs
-from reading import ReadTexts
+from reading import TrainingRecord
 from tokenizers import Tokenizer
 
 given = json.load(sys.stdin)
@@ -40,12 +40,12 @@ folder = given.get("folder")
 told = paragraphs(Path(folder) / "tinystories_train_first_197KB.txt") if folder else given["stories"]
 told = [story for story in told if len(story) < 1300]
 stories = Corpus(told * (2000 // len(told) + 1), [], [], [], [])
-pages, reading = prompts.prose(folder) if folder else given["pages"] * 250, ReadTexts(Path(tempfile.mkdtemp()))
+pages, reading = prompts.prose(folder) if folder else given["pages"] * 250, TrainingRecord(Path(tempfile.mkdtemp()))
 mix = finetune.Mix(stories, programs(), pages, tok, reading)
 course = lessons.Lessons(stories, programs(), tok, reading)
 made = [*mix.encoded(random.Random(5)), *course.encoded(random.Random(6))]
 plain = [[-model.MASK - i if i <= -model.MASK else i for i in one.tolist()] for one in made]
-kept = ReadTexts(reading.path.parent)
+kept = TrainingRecord(reading.path.parent)
 print(json.dumps({{"texts": [tok.decode(one) for one in plain], "programs": programs(), "read": kept.hashes.tolist()}}))
 """
 
