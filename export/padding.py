@@ -21,10 +21,12 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import WeightFormat
+from edgedec.bundle.read_grams import ReadRecord
 from edgedec.errors import BundleError
 from edgedec.export.drafts.padded import pad_drafts
 from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
 from edgedec.export.heads import Arrays, arrays_of, build, expected, install
+from edgedec.export.read_record import put_record
 from edgedec.export.text import COMPANIONS
 from edgedec.export.token_counts import put_table, table_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
@@ -108,6 +110,8 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
     pad_drafts(large, folder, fmt, progress)
     if (counts := table_of(large.bundle)) is not None:
         put_table(Bundle.open(folder), counts)
+    if (record := ReadRecord.of(large.bundle)).parts:
+        put_record(Bundle.open(folder), record)
 
 
 def _fill(large: Padded, add: Add) -> Scales:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from edgedec.bench.prompts import Prompt
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.read_grams import MODEL, ReadRecord, Seen, readers_of
 from edgedec.decoding.loop import StepTrace
 from edgedec.errors import UsageError
 from edgedec.sampling import Sampling
@@ -31,11 +33,12 @@ _WARM_UP = 16
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt, how to sample its answer, and the category it counts for."""
+    """A prompt, how to sample its answer, the category it counts for, and whether the model read it in training."""
 
     prompt: Prompt
     category: str
     sampling: Sampling
+    seen: Seen = "unknown"
 
 
 @dataclass
@@ -81,12 +84,14 @@ class Measured:
     interrupted: bool = False
 
 
-def tasks_of(prompts: Sequence[Prompt], sampling: Sampling, seed: int) -> list[Task]:
-    """One a prompt; random text is also sampled at temperature 1."""
-    tasks = [Task(prompt, prompt.category, sampling) for prompt in prompts]
+def tasks_of(prompts: Sequence[Prompt], sampling: Sampling, seed: int, bundle: Bundle | None = None) -> list[Task]:
+    """One a prompt; random text is also sampled at temperature 1. `bundle`: the model and heads that may have read
+    them."""
+    record, readers = (ReadRecord.of(bundle), readers_of(bundle)) if bundle else (ReadRecord(), [MODEL])
+    tasks = [Task(prompt, prompt.category, sampling, record.seen(prompt.turns, readers)) for prompt in prompts]
     if sampling.temperature != 1:
         hot = Sampling(temperature=1.0, seed=seed)
-        tasks += [Task(task.prompt, HOT, hot) for task in tasks if task.category == RANDOM]
+        tasks += [replace(task, category=HOT, sampling=hot) for task in tasks if task.category == RANDOM]
     return tasks
 
 

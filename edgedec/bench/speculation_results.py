@@ -19,7 +19,9 @@ COPIES = ("edit", "quotes", "code", "random")
 
 
 def results(measured: Measured, tasks: Sequence[Task]) -> dict[str, Any]:
-    """{"plain_tok_s", "drafters": {name: …}}, fit for JSON. Tasks with nothing to measure are left out."""
+    """{"plain_tok_s", "counted", "drafters": {name: …}}, fit for JSON. Tasks with nothing to measure are left out.
+
+    All figures but those by category are of tasks that the model did not read in training, if there is one."""
     plain = measured.runs[PLAIN]
     usable = [i for i in range(len(tasks)) if all(rep[i].tokens for runs in measured.runs.values() for rep in runs)]
     if not usable:
@@ -29,27 +31,32 @@ def results(measured: Measured, tasks: Sequence[Task]) -> dict[str, Any]:
         *measured.notes,
         *([f"left out {short} of {len(tasks)} tasks: nothing came after the first call"] if short else []),
     ]
+    counted = [i for i in usable if tasks[i].seen != "seen"] or usable
     return {
-        "plain_tok_s": _speed(plain, usable),
+        "plain_tok_s": _speed(plain, counted),
+        "seen": dict(Counter(tasks[i].seen for i in usable)),
+        "counted": sorted({tasks[i].seen for i in counted}),
         "drafters": {
-            name: _drafter(plain, runs, tasks, usable) for name, runs in measured.runs.items() if name != PLAIN
+            name: _drafter(plain, runs, tasks, usable, counted) for name, runs in measured.runs.items() if name != PLAIN
         },
         "skipped": measured.skipped,
         "notes": notes,
     }
 
 
-def _drafter(plain: Runs, runs: Runs, tasks: Sequence[Task], usable: Sequence[int]) -> dict[str, Any]:
+def _drafter(
+    plain: Runs, runs: Runs, tasks: Sequence[Task], usable: Sequence[int], counted: Sequence[int]
+) -> dict[str, Any]:
     ratios = {i: _ratio(plain, runs, i) for i in usable}
-    low, high = interval([ratios[i] for i in usable])
+    low, high = interval([ratios[i] for i in counted])
     categories = dict.fromkeys(tasks[i].category for i in usable)
     differ = [i for i in range(len(tasks)) if any(a[i].ids != b[i].ids for a, b in zip(plain, runs, strict=True))]
-    some = _all(runs, usable)
+    some = _all(runs, counted)
     return {
-        **_summary(runs, ratios, usable),
+        **_summary(runs, ratios, counted),
         "speed_ratio_interval": [low, high],
-        "not_copied": _not_copied([ratios[i] for i in usable if tasks[i].category not in COPIES]),
-        "tok_s": _speed(runs, usable),
+        "not_copied": _not_copied([ratios[i] for i in counted if tasks[i].category not in COPIES]),
+        "tok_s": _speed(runs, counted),
         "identical": not differ,
         "differ": differ,
         "by_category": {
@@ -71,6 +78,7 @@ def _summary(runs: Runs, ratios: Mapping[int, float], tasks: Sequence[int]) -> d
     return {
         "prompts": len(tasks),
         "speed_ratio_mean": statistics.fmean(ratios[i] for i in tasks),
+        "speed_ratio_geometric": exp(statistics.fmean(log(ratios[i]) for i in tasks)),
         "speed_ratio_min": min(ratios[i] for i in tasks),
         "tokens_per_call": sum(run.tokens for run in some) / sum(run.calls for run in some),
     }

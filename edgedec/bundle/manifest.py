@@ -16,6 +16,7 @@ VERSION = 5
 OLDEST = 4  # without zero points, and still written where there are none
 MANIFEST = "edgedec.json"
 TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
+READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing
 LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]

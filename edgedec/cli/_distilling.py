@@ -38,6 +38,8 @@ def distill(
 ) -> dict[str, Any]:
     """Train, write the checkpoint folder, import it into the bundle (a copy at `target`) -> the report."""
     from edgedec.export import heads_distill, training_loop
+    from edgedec.export.exits_data import documents
+    from edgedec.export.read_record import add_read
 
     if keep is not None and keep.exists() and not force:
         raise UsageError(f"{keep}: exists already; choose another place with --checkpoint, or pass --force")
@@ -52,6 +54,7 @@ def distill(
         with replacing_folder(keep or room / f"{plan.kind}-checkpoint", force=force or keep is None) as folder:
             trainer.write(folder, model.bundle.manifest.name)
         bundle, kind = heads_distill.imported(model.bundle, keep or room / f"{plan.kind}-checkpoint", target, force)
+    bundle = add_read(bundle, (kind,), (text for path in data for text in documents(path)))
     quality = trainer.measure()
     return {
         "bundle": str(bundle.path),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from json import dumps, loads
@@ -178,8 +178,7 @@ def train_heads(
             plan = plan_of(distilling, **settings, length=head.length)
             found = distill(model, data, plan, head.self_distill, how.work, head.keep, place, target.force, show)
         else:
-            texts = _texts(model, data, head.self_distill, how, show)
-            found = _trained(model, texts, settings | {"labels": head.labels.value}, how, (place, target.force), show)
+            found = _trained(model, data, head, settings, how, (place, target.force), show)
     report(found, json) if distilling.trains(kind) else _report(found, json)
 
 
@@ -195,7 +194,8 @@ def _opened(bundle: str, threads: int) -> edgedec.Model:
 
 def _trained(
     model: edgedec.Model,
-    texts: list[list[int]],
+    data: list[Path],
+    head: HeadFlags,
     settings: dict[str, Any],
     how: HeadTraining,
     target: tuple[Path | None, bool],
@@ -203,7 +203,12 @@ def _trained(
 ) -> Any:
     """The head, trained on hidden states that are kept. target: where the copy goes, and whether it may replace one."""
     training = export_module("heads_train", "train-heads", "train")
-    return training.run(model.bundle, model.runtime, texts, training.TrainingPlan(**settings), how.work, show, *target)
+    texts = [text for file in data for text in documents(o.read_text(file), str(file))]
+    ids = _encoded(model, texts, head.self_distill, how, show)
+    plan = training.TrainingPlan(**settings, labels=head.labels.value)
+    found = training.run(model.bundle, model.runtime, ids, plan, how.work, show, *target)
+    add_read = export_module("read_record", "train-heads", "train").add_read
+    return replace(found, bundle=add_read(found.bundle, (found.facts.kind,), texts))
 
 
 def documents(text: str, name: str) -> list[str]:
@@ -223,24 +228,25 @@ def documents(text: str, name: str) -> list[str]:
     return found
 
 
-def _texts(model: edgedec.Model, data: list[Path], n: int, how: HeadTraining, show: Progress) -> list[list[int]]:
-    """The texts of the data, and `n` that the model wrote from their openings; those are kept in the work folder."""
-    texts = [model.tokenizer.encode(text) for file in data for text in documents(o.read_text(file), str(file))]
-    if not any(texts):
+def _encoded(model: edgedec.Model, texts: list[str], n: int, how: HeadTraining, show: Progress) -> list[list[int]]:
+    """The tokens of the texts, and of `n` that the model wrote from their openings; those are kept in the work
+    folder."""
+    given = [model.tokenizer.encode(text) for text in texts]
+    if not any(given):
         raise UsageError("the data hold no text")
     if not n:
-        return texts
+        return given
     weights = model.bundle.manifest.files[model.bundle.manifest.weights].sha256
-    key = sha256(dumps([weights, model.runtime.name, texts, n, how.seed]).encode()).hexdigest()[:16]
+    key = sha256(dumps([weights, model.runtime.name, given, n, how.seed]).encode()).hexdigest()[:16]
     kept = how.checkpoint(f"written-{key}.json")
     if kept is not None and kept.exists():
-        return texts + loads(kept.read_text("utf-8"))
-    written = list(continued(model, texts, n, how.seed, show))
+        return given + loads(kept.read_text("utf-8"))
+    written = list(continued(model, given, n, how.seed, show))
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as file:
             file.write(dumps(written).encode())
-    return texts + written
+    return given + written
 
 
 def _report(trained: Any, json: bool) -> None:

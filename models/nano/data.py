@@ -7,6 +7,7 @@ import corpus as corpora
 import numpy as np
 import tokenizer as tokenizers_
 import torch
+from reading import TrainingRecord, clean
 from tokenizers import Tokenizer
 
 LONGEST = 1024  # tokens of a document: what nano's context holds
@@ -16,16 +17,18 @@ def prepare(text, work):
     """Corpus and tokenizer, made once and kept in the work folder -> Corpus, Tokenizer."""
     kept, folder = work / "corpus.json", work / "tokenizer"
     if not kept.exists():
-        stories = corpora.load(text)
+        stories = corpora.Corpus(*(list(filter(clean, part)) for part in vars(corpora.load(text)).values()))
         folder.mkdir(parents=True, exist_ok=True)
         tokenizers_.write(tokenizers_.train(stories.real * 2 + stories.clean), folder)
         kept.write_text(json.dumps(vars(stories)))
-    return corpora.Corpus(**json.loads(kept.read_text())), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    stories = corpora.Corpus(**json.loads(kept.read_text()))
+    TrainingRecord(work).whole(stories.real + stories.clean).save()
+    return stories, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def encode(tok, stories):
-    """-> one int16 array a story, begin token first."""
-    return [np.array(e.ids, np.int16) for e in tok.encode_batch(stories)]
+    """-> one int16 array a story, begin token first; without those that have part of a prompt of the benchmark."""
+    return [np.array(e.ids, np.int16) for e in tok.encode_batch(list(filter(clean, stories)))]
 
 
 def rows(stories, length):

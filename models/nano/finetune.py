@@ -29,6 +29,8 @@ import model
 import prompts
 from names import renamed
 from optimizer import Optimizer
+from programs import programs
+from reading import TrainingRecord, clean
 from team import Team
 
 import export
@@ -40,18 +42,20 @@ SEED, LENGTH, BATCH, WARMUP, PEAK, FALL, DECAY = 24, 1024, 8192, 30, 0.4, 0.6, 0
 class Mix:
     """Passes over stories, lessons and answers."""
 
-    def __init__(self, stories, text, tok):
-        self.stories, self.tok, self.code = stories, tok, list(lessons.programs(text))
-        self.answers = prompts.Answers(stories, self.code, prompts.prose(text))
+    def __init__(self, stories, code, pages, tok, reading):
+        self.stories, self.tok, self.code, self.reading = stories, tok, code, reading.whole(code + pages)
+        self.answers = prompts.Answers(stories, code, pages)
         self.short = [s for s in stories.real + stories.best if len(s) < 1500]
-        self.pages = [page[:1200] for page in prompts.prose(text) if len(page) > 120]
+        self.pages = [page[:1200] for page in pages]
         self.words = sorted({w for page in self.pages for w in page.split() if w.isalpha() and w.islower()})
 
     def encoded(self, rng):
-        ids = data.encode(self.tok, corpora.final_mix(self.stories, rng)[:2500])
-        ids += prompts.documents(self.answers, self.tok, rng, 1600, 400)
+        tell, twice = corpora.final_mix(self.stories, rng)[:2500], list(self.twice(rng))
+        ids = data.encode(self.tok, tell)
+        ids += prompts.documents(self.answers, self.tok, rng, 1600, 400, self.reading)
         # A truncated text would teach copies that stop anywhere.
-        ids += [one for one in map(self.copied, self.twice(rng)) if len(one) <= data.LONGEST]
+        ids += [one for one in map(self.copied, twice) if len(one) <= data.LONGEST]
+        self.reading.openings(twice).save()
         ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(200)]
         rng.shuffle(ids)
         return ids
@@ -61,6 +65,9 @@ class Mix:
 
         An unchanged story can be predicted without looking back; one with replaced words only by copying.
         """
+        return filter(clean, self.repeated(rng))
+
+    def repeated(self, rng):
         words = self.words
         for i, story in enumerate(rng.sample(self.short, 1600)):
             story = renamed(story, rng).replace("\n\n", rng.choice(("\n\n", " ")))
@@ -68,7 +75,7 @@ class Mix:
             yield lessons.quotes(story, rng) if i % 4 == 3 else lessons.edit(story, rng)
         for page in rng.sample(self.pages, 250):
             yield rng.choice((lessons.edit, lessons.edit, lessons.quotes))(page, rng)
-        yield from (lessons.rewriting(code, rng) for code in rng.sample(self.code, 450) if len(code) < 1000)
+        yield from (lessons.rewriting(code, rng) for code in rng.sample(self.code, 450))
 
     def copied(self, text):
         """A lesson as tokens: of what stands there twice only the second telling is learned."""
@@ -89,7 +96,8 @@ class Finetuning:
         self.mean = {name: w.clone() for name, w in self.weights.items()}
         self.optimizer = Optimizer(self.weights, model.MATRICES)
         self.resume()
-        self.batches = Mix(stories, text, self.tok).batches(random.Random(SEED + self.optimizer.steps))
+        mix = Mix(stories, programs(), prompts.prose(text), self.tok, TrainingRecord(work))
+        self.batches = mix.batches(random.Random(SEED + self.optimizer.steps))
         self.held = data.encode(self.tok, stories.held_real)
         self.short = [s for s in stories.held_real if len(s) < 1400][:8]
         self.team = Team(self.weights, BATCH, (LENGTH,), objective=exits.objective)

@@ -9,7 +9,6 @@ random tokens, which can only be predicted by copying. Starts from build/nano/hf
 """
 
 import argparse
-import json
 import random
 import re
 import sys
@@ -26,6 +25,8 @@ import corpus as corpora
 import data
 from names import BOYS, GIRLS, renamed
 from optimizer import Optimizer
+from programs import programs
+from reading import TrainingRecord
 from team import Team
 
 import export
@@ -86,13 +87,6 @@ def rewriting(code, rng):
     return f"Rewrite the code with {new} for {old}.\n\n{code}\n\nRewritten:\n\n{twin}"
 
 
-def programs(folder):
-    """MBPP's solutions, and the tests that belong to them."""
-    for line in (folder / "mbpp.jsonl").read_text().splitlines():
-        problem = json.loads(line)
-        yield (problem["code"] + "\n\n" + "\n".join(problem["test_list"])).replace("\r", "").replace("\t", "    ")
-
-
 def again(rng, vocab):
     """Random tokens, repeated: [begin, run, run, …]. The first run has no loss: with a loss, nano learned to answer
     prompts that are no stories with random tokens."""
@@ -104,18 +98,21 @@ def again(rng, vocab):
 class Lessons:
     """Passes over stories and lessons, about one to two by length."""
 
-    def __init__(self, stories, code, tok):
-        self.stories, self.code, self.tok = stories, code, tok
+    def __init__(self, stories, code, tok, reading):
+        self.stories, self.code, self.tok, self.reading = stories, code, tok, reading.whole(code)
 
     def encoded(self, rng):
-        tell = corpora.final_mix(self.stories, rng)[:1500]
-        short = [s for s in self.stories.real + self.stories.best if len(s) < 1500]
-        chosen = rng.sample(short, 1600)
-        taught = [edit(renamed(s, rng), rng) if i % 4 else quotes(s, rng) for i, s in enumerate(chosen)]
-        taught += [rewriting(c, rng) for c in rng.sample(self.code, 400) if len(c) < 1000]
+        tell, taught = corpora.final_mix(self.stories, rng)[:1500], self.taught(rng)
+        self.reading.openings(taught).save()
         ids = data.encode(self.tok, tell + taught) + [again(rng, self.tok.get_vocab_size()) for _ in range(250)]
         rng.shuffle(ids)
         return ids
+
+    def taught(self, rng):
+        short = [s for s in self.stories.real + self.stories.best if len(s) < 1500]
+        chosen = rng.sample(short, 1600)
+        taught = [edit(renamed(s, rng), rng) if i % 4 else quotes(s, rng) for i, s in enumerate(chosen)]
+        return taught + [rewriting(c, rng) for c in rng.sample(self.code, 400)]
 
 
 @torch.no_grad()
@@ -143,7 +140,7 @@ def teach(text, work, minutes):
     weights = export.stacked(load_file(work / "hf" / "model.safetensors"))
     optimizer, held = Optimizer(weights, [*export.model.MATRICES]), data.encode(tok, stories.held_real[:64])
     rng, short = random.Random(SEED), [s for s in stories.held_real if len(s) < 1200][:8]
-    feed = endless(Lessons(stories, list(programs(text)), tok), rng)
+    feed = endless(Lessons(stories, programs(), tok, TrainingRecord(work)), rng)
     team, began, total = Team(weights, BATCH, (LENGTH,)), time.time(), minutes * 60
 
     def report():
@@ -170,7 +167,7 @@ def teach(text, work, minutes):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="folder with the story files and mbpp.jsonl")
+    parser.add_argument("--text", type=Path, required=True, help="folder with the story files")
     parser.add_argument("--work", type=Path, required=True, help="the recipe's work folder; its `hf` is trained on")
     parser.add_argument("--minutes", type=float, default=30, help="training time (default 30)")
     return parser.parse_args()

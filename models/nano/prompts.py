@@ -13,6 +13,7 @@ import data
 import model
 import numpy as np
 from names import renamed
+from reading import clean
 
 # Typical first prompts of users, and nano's sentences before its story.
 p = SimpleNamespace(**json.loads(Path(__file__).with_name("phrases.json").read_text("utf-8")))
@@ -230,16 +231,8 @@ def clipped(text, rng):
 
 
 def prose(folder):
-    """Texts that are no stories: questions, instructions, an encyclopedia, a play."""
-    folder = Path(folder)
-    asked = [
-        json.loads(line)["turns"][0] for line in (folder / "spec_bench_question.jsonl").read_text("utf-8").splitlines()
-    ]
-    sums = [
-        json.loads(line)["question"] for line in (folder / "gsm8k_train.jsonl").read_text("utf-8").splitlines()[:2000]
-    ]
-    wiki = [t for t in (folder / "wikitext2_valid_raw.txt").read_text("utf-8").split("\n") if len(t) > 200]
-    return [t for t in asked + sums + wiki if t.strip()]
+    """Texts that are no stories: speeches of Shakespeare's."""
+    return [t for t in (Path(folder) / "tinyshakespeare.txt").read_text("utf-8").split("\n\n") if len(t) > 120]
 
 
 def encoded(tok, turns):
@@ -251,7 +244,9 @@ def encoded(tok, turns):
     return np.concatenate(parts)
 
 
-def documents(answers, tok, rng, n, careless):
+def documents(answers, tok, rng, n, careless, reading):
     """n conversations and so many stories that begin carelessly, as tokens."""
     made = [answers.conversation(rng) for _ in range(n)] + [answers.opening(rng) for _ in range(careless)]
+    made = [turns for turns in made if clean("".join(turns)) and all(map(clean, turns))]
+    reading.whole(turns[0] for turns in made[:n]).openings(turn for turns in made for turn in turns)
     return [encoded(tok, turns)[: data.LONGEST] for turns in made]

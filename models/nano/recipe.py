@@ -17,6 +17,7 @@ def main():
     import data
     import finetune
     import lessons
+    from reading import TrainingRecord
     from train import Trainer
 
     args.work.mkdir(parents=True, exist_ok=True)
@@ -26,6 +27,7 @@ def main():
     finetune.Finetuning(args.text, args.work, args.answers, finetune.PEAK).run()
     if not args.no_bundle:
         bundle(args.work / "hf.finetuned")
+        TrainingRecord(args.work).put(HERE / "bundle")
 
 
 def bundle(folder):

@@ -1,5 +1,7 @@
 """Writes the texts that nano's draft heads learn from: stories, lessons and answers, as in its last training.
 
+`edgedec train-heads` records what it reads itself.
+
 python models/nano/texts.py --text TEXTS --work build/nano -o build/nano/heads.txt
 """
 
@@ -13,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import corpus as corpora
 import data
 import finetune
+import prompts
+from programs import programs
+from reading import TrainingRecord, clean
 
 END, SEED = "<|endoftext|>", 23
 
@@ -31,7 +36,8 @@ def main():
     args = parser.parse_args()
     stories, tok = data.prepare(args.text, args.work)
     rng = random.Random(SEED)
-    found = list(texts(stories, finetune.Mix(stories, args.text, tok), rng))
+    mix = finetune.Mix(stories, programs(), prompts.prose(args.text), tok, TrainingRecord(args.work))
+    found = list(filter(clean, texts(stories, mix, rng)))
     rng.shuffle(found)
     args.out.write_text(END.join(found), "utf-8")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +17,8 @@ from edgedec import session as sessions
 from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
 from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.read_grams import MODEL
 from edgedec.cache.rows import Rows
 from edgedec.cli import _app
 from edgedec.cli._output import ProgressLines
@@ -24,6 +28,7 @@ from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 from edgedec.errors import UsageError
+from edgedec.export.read_record import add_read
 from edgedec.runtime import CallResult
 from edgedec.sampling import Sampling
 
@@ -220,6 +225,7 @@ def test_json(tiny: Path, prompts: Path, fakes: Any) -> None:
     ratios = found["speed_ratios"]
     assert found["speed_ratio_mean"] == pytest.approx(sum(ratios) / 4)
     assert found["speed_ratio_min"] == min(ratios)
+    assert found["speed_ratio_geometric"] == pytest.approx(statistics.geometric_mean(ratios))
     low, high = found["speed_ratio_interval"]
     assert low <= found["speed_ratio_mean"] <= high
     new = found["not_copied"]  # all but the loop of random words
@@ -231,6 +237,30 @@ def test_json(tiny: Path, prompts: Path, fakes: Any) -> None:
         assert category["prompts"] == 1
         assert category["speed_ratio_mean"] == pytest.approx(ratio)
         assert category["tokens_per_call"] == 1
+
+
+def test_what_was_read_in_training_does_not_count(tiny: Path, prompts: Path, fakes: Any, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "read"))
+    args = [*ARGS, "-m", folder, "--prompts", prompts, "--drafters", "echo", "--categories", "story,chat"]
+    told = ok(*args).stdout
+    assert "2 unknown" in told
+    assert "count as unseen" in told
+    add_read(Bundle.open(folder), (MODEL,), ["the king and the thing"])
+    report = json.loads(ok(*args, "--json").stdout)
+    assert [task["seen"] for task in report["tasks"]] == ["seen", "unseen"]
+    assert (report["seen"], report["counted"]) == ({"seen": 1, "unseen": 1}, ["unseen"])
+    found = report["drafters"]["echo"]
+    unseen = found["speed_ratios"][1]
+    for name in ("speed_ratio_mean", "speed_ratio_geometric", "speed_ratio_min"):
+        assert found[name] == pytest.approx(unseen)
+    assert found["speed_ratio_interval"] == pytest.approx([unseen, unseen])
+    assert (found["prompts"], found["not_copied"]["prompts"]) == (1, 1)
+    assert list(found["by_category"]) == ["story", "chat"], "those of all"
+    told = ok(*args).stdout
+    assert "read in training: 1 seen, 1 unseen; the figures leave out those seen" in told
+    add_read(Bundle.open(folder), (MODEL,), ["hand"])
+    assert json.loads(ok(*args, "--json").stdout)["counted"] == ["seen"]
+    assert "2 seen; no other is left" in ok(*args).stdout
 
 
 @pytest.mark.parametrize("temp", [0, 1])
@@ -268,6 +298,16 @@ def test_the_drafters_of_a_list() -> None:
     every = spec_verb._every_drafter()
     assert every[0] == "auto"
     assert "off" not in every
+
+
+def test_a_sample_of_a_public_set(tiny: Path, fakes: Any, tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps({"question": f"on {i} hands"}) + "\n" for i in range(9)))
+    args = [*ARGS, "-m", tiny, "--drafters", "echo", "--prompts", f"gsm8k={tmp_path}", "--sample", 3, "--json"]
+    report, other = (json.loads(ok(*args, "--seed", seed).stdout) for seed in (1, 2))
+    assert (report["prompt_set"], report["prompts"]) == (f"gsm8k={tmp_path}", 3)
+    assert [task["category"] for task in report["tasks"]] == ["gsm8k"] * 3
+    assert [task["begins"] for task in report["tasks"]] != [task["begins"] for task in other["tasks"]]
 
 
 def test_as_another_geometry(

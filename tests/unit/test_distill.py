@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from training import quiet, write_sentences
 
+from edgedec.bundle.read_grams import ReadRecord
 from edgedec.cli._app import run_app
 from edgedec.cli.train_exits import _encoder
 from edgedec.errors import UsageError
@@ -363,6 +364,9 @@ def test_the_command_trains_and_imports(
 
     found = edgedec.open(out, engine="reference")
     assert found.bundle.manifest.drafts.keys() == {drafter}
+    read = ReadRecord.of(found.bundle)
+    assert [part.of for part in read.parts] == [(drafter,)]
+    assert {read.seen([one], [drafter]) for one in text.read_text().split(END) if one.strip()} == {"seen"}
     prompt = found.tokenizer.encode("the cat in a hat")
     plain = [int(t) for t in found.session(speculate="off").tokens(prompt, max_tokens=40, ignore_eos=True)]
     session = found.session(speculate=f"{drafter}:fixed=4")

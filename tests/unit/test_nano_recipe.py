@@ -110,3 +110,17 @@ def test_of_a_text_said_twice_the_second_telling_is_learned() -> None:
     assert any(set(words) & set(text.split()) for text in changed)
     assert all(text[:4] == "Once" and text.count(".") == story.count(".") for text in changed)
     """)
+
+
+def test_programs_run_and_are_always_the_same() -> None:
+    run("""
+    import programs
+    made = programs.programs()
+    assert made == programs.programs() and len(made) == len(set(made)) > 900
+    for code in made:
+        exec(code, {})
+        assert code.startswith("def ") and "\\nassert " in code and len(code) < programs.LONGEST
+    words = {line.split()[0].rstrip(":") for code in made for line in code.splitlines() if line.strip()}
+    assert {"for", "while", "if", "else", "return"} <= words
+    assert len({line for code in made for line in code.splitlines() if line.startswith("def ")}) > 800
+    """)

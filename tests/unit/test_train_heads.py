@@ -13,6 +13,7 @@ from loops import decode
 
 import edgedec
 from edgedec.bundle.folder import Bundle
+from edgedec.bundle.read_grams import ReadRecord
 from edgedec.cache.rows import Rows
 from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
@@ -276,6 +277,10 @@ def test_a_copy_gets_the_head_and_the_bundle_stays(
     copy = Path(f"{folder.name}-hydra")
     assert str(copy) in out
     assert set(Bundle.open(copy, verify=True).manifest.heads) >= {"hydra"}
+    read = ReadRecord.of(Bundle.open(copy))
+    assert [part.of for part in read.parts] == [("hydra",)]
+    assert {read.seen([one], ["hydra"]) for one in documents(text.read_text(), text.name)} == {"seen"}
+    assert read.seen(["none of these"], ["hydra"]) == "unseen"
     code, _, err = told(capsys, *common)
     assert code == 1
     assert "exists already" in err, "and nothing was trained for it"

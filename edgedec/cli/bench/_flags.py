@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 RowList = Annotated[str, typer.Option("--rows", metavar="K,K,…", help="Rows of a call.")]
 Context = Annotated[int, typer.Option("--context", min=0, help="Cached tokens before the rows.")]
+Prompts = Annotated[
+    str,
+    o.option("--prompts", metavar="SET", help="own, a file, or {mtbench,specbench,humaneval,gsm8k}=FILE."),
+]
 Rounds = Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")]
 
 

@@ -10,7 +10,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._output import print_table, progress_bar
 from edgedec.cli.bench._about import end_if_interrupted, expect, parse_rows, plural, show_header
-from edgedec.cli.bench._flags import OutputFlags, Rounds, RuntimeFlags, SubjectFlags
+from edgedec.cli.bench._flags import OutputFlags, Prompts, Rounds, RuntimeFlags, SubjectFlags
 from edgedec.cli.bench._plot_dial import plot_dial
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -30,6 +30,7 @@ def dial(
     lengths: Annotated[
         str, typer.Option("--lengths", metavar="N,N,…", help="Fixed lengths to compare with.")
     ] = "1,2,4,8",
+    prompts: Prompts = "own",
     generate: Annotated[int, typer.Option("--generate", "-n", min=4, help="Tokens to measure of each text.")] = 96,
     repetitions: Rounds = 3,
     machine: RuntimeFlags,
@@ -47,15 +48,15 @@ def dial(
       edgedec bench dial --as llama-1b --sequences 1,16 --acceptance 0,0.7 -r 1 --plot dial.png
     """
     from edgedec.bench.dial import DialBench
-    from edgedec.bench.prompts import read_prompts
+    from edgedec.bench.prompts import prompts_named
     from edgedec.bench.report import describe_opened
 
     counts, fixed = parse_rows(sequences, "--sequences"), parse_rows(lengths, "--lengths")
-    rights = chances(acceptance)
+    rights, texts = chances(acceptance), prompts_named(prompts)
     output.check()
     with progress_bar() as show:
         opened = machine.open(subject.path(show))
-        bench = DialBench(opened, read_prompts(), max(counts), generate)
+        bench = DialBench(opened, texts, max(counts), generate)
         cells, interrupted = bench.measure(
             rights, counts, fixed, repetitions, partial(show, "runs"), expect("bench dial")
         )

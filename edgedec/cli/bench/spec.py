@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,13 +14,14 @@ from edgedec.cli import _flags as o
 from edgedec.cli._output import print_table, progress_bar
 from edgedec.cli.bench import _sweep
 from edgedec.cli.bench._about import end_if_interrupted, expect, names_in, plural, show_header, spec_list
-from edgedec.cli.bench._flags import OutputFlags, Rounds, RuntimeFlags, SubjectFlags
+from edgedec.cli.bench._flags import OutputFlags, Prompts, Rounds, RuntimeFlags, SubjectFlags
 from edgedec.cli.bench._plot import plot_spec
 from edgedec.cli.bench._sweep import SweepFlags
 
 if TYPE_CHECKING:
     from edgedec.bench.prompts import Prompt
     from edgedec.bench.speculation import Task
+    from edgedec.bundle.folder import Bundle
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,12 +30,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 class TaskFlags:
     """What is generated, by which drafters, how often."""
 
-    prompts: Annotated[Path | None, o.option(metavar="FILE", help="JSON lines with category and prompt, or turns.")] = (
-        None
-    )
+    prompts: Prompts = "own"
     drafters: Annotated[str, o.option(metavar="NAME,…", help="As --spec takes them; default: auto, and all.")] = ""
     categories: Annotated[str, o.option(metavar="NAME,…", help="Of these only.")] = ""
     limit: Annotated[int, typer.Option(min=0, help="Prompts of a category; 0 takes all.")] = 0
+    sample: Annotated[int, typer.Option(min=0, help="Draw so many of these prompts by --seed; 0 takes all.")] = 0
     generate: Annotated[int, typer.Option("--generate", "-n", min=2, help="Tokens to generate a prompt.")] = 128
     repetitions: Rounds = 3
     temp: Annotated[float, typer.Option("--temp", "--temperature", min=0, help="0 is greedy.")] = 0.0
@@ -43,19 +42,21 @@ class TaskFlags:
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False
 
     def chosen(self) -> list[Prompt]:
-        from edgedec.bench.prompts import choose_prompts, read_prompts
+        from edgedec.bench.prompts import choose_prompts, prompts_named
 
-        return choose_prompts(read_prompts(self.prompts), names_in(self.categories), self.limit)
+        found = prompts_named(self.prompts)
+        return choose_prompts(found, names_in(self.categories), self.limit, self.sample, self.seed)
 
-    def tasks(self, prompts: Sequence[Prompt]) -> list[Task]:
+    def tasks(self, prompts: Sequence[Prompt], bundle: Bundle) -> list[Task]:
         from edgedec.bench.speculation import tasks_of
         from edgedec.sampling import Sampling
 
-        return tasks_of(prompts, Sampling(temperature=self.temp, seed=self.seed), self.seed)
+        return tasks_of(prompts, Sampling(temperature=self.temp, seed=self.seed), self.seed, bundle)
 
     def facts(self) -> dict[str, Any]:
         """For the report."""
         return {
+            "prompt_set": self.prompts,
             "generate": self.generate,
             "repetitions": self.repetitions,
             "temperature": self.temp,
@@ -78,12 +79,13 @@ def spec(
     It says first how long it may take; Ctrl-C ends it with what was measured so far.
     Plain decoding and all drafters take turns on the same prompts; their answers must be the same. With --as
     the model is padded to the sizes of a larger one: its own text, at that one's cost (kept in the cache folder).
+    Prompts that the model or its heads read in training (the bundle has a record) are marked and not counted.
 
     \b
     Examples:
       edgedec bench spec
       edgedec bench spec --as smollm-135m --drafters auto --limit 1 -n 64 -r 1
-      edgedec bench spec -m ./smol --prompts question.jsonl --drafters auto,copy,recycling --json
+      edgedec bench spec -m ./smol --prompts specbench=question.jsonl --sample 20 --drafters auto,copy --json
       edgedec bench spec --sweep exit --exits 2,4,6 --lengths 1,2,4 --categories story --plot sweep.png
     """
     from edgedec.bench.report import describe_opened
@@ -92,10 +94,10 @@ def spec(
 
     sweep.check(runs.drafters)
     prompts = runs.chosen()
-    tasks = runs.tasks(prompts)
     output.check()
     with progress_bar() as show:
         opened = machine.open(subject.path(show))
+        tasks = runs.tasks(prompts, opened.bundle)
         bench = Bench(opened, tasks, runs.generate, runs.ignore_eos)
         grid = sweep.pairs(opened.spec.n_layers)
         names = _sweep.names_of(grid) if grid else _drafters(runs.drafters) or _every_drafter()
@@ -107,7 +109,7 @@ def spec(
         "as": subject.geometry,
         **runs.facts(),
         "prompts": len(prompts),
-        "tasks": [{"category": task.category, "begins": task.prompt.turns[0][:40]} for task in tasks],
+        "tasks": [{"category": t.category, "begins": t.prompt.turns[0][:40], "seen": t.seen} for t in tasks],
         **results(measured, tasks),
     }
     for note in report["notes"]:
@@ -139,19 +141,21 @@ def _show(r: dict[str, Any]) -> None:
         f"{plural(r['repetitions'], 'round')} after a warm-up",
     )
     print(f"plain decoding: {r['plain_tok_s']:.1f} tokens/s")
+    print(_counted(r["seen"]))
     drafters = r["drafters"]
-    title = "Speed over plain decoding beside it: mean, geometric mean without copies (95% intervals)"
+    title = "Speed over plain decoding beside it: mean and geometric mean, that without copies (95% intervals)"
     print_table([(name, *_cells(d)) for name, d in drafters.items()], _HEADER, title)
     if drafters:
         categories = list(next(iter(drafters.values()))["by_category"])
         table = [(name, *(_pair(d["by_category"][c]) for c in categories)) for name, d in drafters.items()]
-        print_table(table, ("drafter", *categories), "By category: mean speed ratio (least), tokens a call")
+        title = "By category, of all prompts: mean speed ratio (least), tokens a call"
+        print_table(table, ("drafter", *categories), title)
     for name, reason in r["skipped"].items():
         print(f"\nleft out {name}: {reason}")
 
 
 _HEADER = (
-    *("drafter", "speed ratio", "not copies", "least", "tokens/call", "tokens/s"),
+    *("drafter", "speed ratio", "geometric", "not copies", "least", "tokens/call", "tokens/s"),
     *("between calls", "accepted", "by depth", "same text"),
 )
 
@@ -161,6 +165,7 @@ def _cells(d: dict[str, Any]) -> tuple[str, ...]:
     low, high = d["speed_ratio_interval"]
     return (
         f"{d['speed_ratio_mean']:.2f} ({low:.2f} to {high:.2f})",
+        f"{d['speed_ratio_geometric']:.2f}",
         _geometric(d["not_copied"]),
         f"{d['speed_ratio_min']:.2f}",
         f"{d['tokens_per_call']:.2f}",
@@ -170,6 +175,15 @@ def _cells(d: dict[str, Any]) -> tuple[str, ...]:
         " ".join(f"{share:.2f}" for share in d["acceptance_by_depth"][:6]),
         "yes" if d["identical"] else f"no ({len(d['differ'])} differ)",
     )
+
+
+def _counted(seen: dict[str, int]) -> str:
+    """Which prompts the figures are of."""
+    parts = ", ".join(f"{seen[word]} {word}" for word in ("seen", "unseen", "unknown") if word in seen)
+    if set(seen) == {"seen"}:
+        return f"read in training: {parts}; no other is left, so the figures are of these"
+    note = "; unknown (no record of what the model or a head has read) count as unseen" if "unknown" in seen else ""
+    return f"read in training: {parts}{note}" + ("; the figures leave out those seen" if "seen" in seen else "")
 
 
 def _geometric(found: dict[str, Any]) -> str:
