@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_double, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import Engine, library
-from edgedec.kernels.cpu.structs import StepResultStruct, StepSettingsStruct, pack_sequence
+from edgedec.kernels.cpu.structs import StepResultStruct, StepSettingsStruct, StepsStruct, pack_sequence
 from edgedec.runtime import CallResult, Rows, StepSettings
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter
@@ -44,10 +44,12 @@ class NativeStep:
         self.address = self._lib.ed_step_new(ctypes.byref(asked))
         if not self.address:
             raise MemoryError("no memory for a decoding step")
+        self.alone = NativeRun([self.address])
         self._found = StepResultStruct.from_address(self._lib.ed_step_results(self.address))
         self._draft: Any = None
 
     def start(self, token: int) -> None:
+        self._draft = None
         self._lib.ed_step_start(self.address, token)
 
     def draft(self, rows: Rows, top: int) -> CallResult:
@@ -93,15 +95,28 @@ class NativeStep:
             self.address = None
 
 
+class NativeRun:
+    """One forward of steps and packed calls: their addresses, and what it returns."""
+
+    def __init__(self, addresses: Sequence[int], packed: Sequence[bytes] = ()) -> None:
+        n, self._others = len(addresses), c_char_p(b"".join(packed))
+        self._steps, self.tokens = (c_void_p * n)(*addresses), (c_int32 * n)()
+        others = ctypes.cast(self._others, c_void_p)
+        self.struct = StepsStruct(
+            None, ctypes.addressof(self._steps), others, ctypes.addressof(self.tokens), 0.0, n, len(packed)
+        )
+        self.struct.address = ctypes.addressof(self.struct)
+
+
 def run_steps(engine: Engine, steps: Sequence[NativeStep], packed: Sequence[bytes]) -> tuple[int, list[int], float]:
     """One forward of steps and packed calls: the status, the first token of each step, and the seconds."""
-    n, seconds = len(steps), c_double()
-    handles, tokens = (c_void_p * n)(*[step.address for step in steps]), (c_int32 * n)()
-    code = engine.run_steps(handles, n, b"".join(packed), len(packed), tokens, ctypes.byref(seconds))
+    alone = len(steps) == 1 and not packed
+    run = steps[0].alone if alone else NativeRun([step.address for step in steps], packed)
+    code = engine.run_steps(run.struct)
     if code:
         return code, [], 0.0
-    found = tokens[:]
-    for step, token in zip(steps, found, strict=True):
+    tokens = run.tokens[:]
+    for step, token in zip(steps, tokens, strict=True):
         if token >= 0:
             step.cache.length += 1
-    return 0, found, seconds.value
+    return 0, tokens, run.struct.seconds

@@ -140,8 +140,10 @@ class NativeRuntime:
     def step(self, steps: Sequence[NativeStep], calls: Sequence[Call]) -> Stepped:
         """One forward of several texts' own steps and of other calls (`StepParts.run`)."""
         keep: list[Any] = []
-        drawn, drawn_at = drawn_by(calls)
-        packed, results = self._pack(calls, drawn_at, keep) if calls else ([], [])
+        packed, results, drawn = list[bytes](), list[CallResult](), None
+        if calls:
+            drawn, drawn_at = drawn_by(calls)
+            packed, results = self._pack(calls, drawn_at, keep)
         code, tokens, seconds = run_steps(self._started(), steps, packed)
         if code:
             _refuse(code, calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from edgedec.runtime import Call, CallResult
@@ -16,6 +17,10 @@ class CountedRows:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
+
+    @property
+    def capabilities(self) -> Any:
+        return replace(self._runtime.capabilities, steps=None)
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         self.rows += sum(call.rows.count for call in calls)

@@ -164,10 +164,12 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
 
 def _run_steps(runtime: Runtime, steps: Steps, gaps: Gaps, since: float) -> Generator[Token, None, float]:
     """The tokens of plain steps; returns when the last forward ended, as if the consumer had taken no time."""
+    assert runtime.capabilities.steps is not None
+    run, own = runtime.capabilities.steps.run, (steps.native,)
     while steps.left:
         began = perf_counter()
         gaps.add_forward(began - since)
-        _, (number,), seconds = _forward_steps(runtime, (), (steps,))
+        (number,), seconds, _ = run(runtime, own, ())
         since = began + seconds
         token = steps.take(number, seconds)
         if token is not None:

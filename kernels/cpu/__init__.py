@@ -13,7 +13,7 @@ from typing import Any
 
 from edgedec.kernels.cpu import drafting
 from edgedec.kernels.cpu.loader import library as _library
-from edgedec.kernels.cpu.structs import ModelStruct
+from edgedec.kernels.cpu.structs import ModelStruct, StepsStruct
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
 LAYOUTS = {"rows": 0, "interleave16": 1}
@@ -65,9 +65,11 @@ class Engine:
         """Runs n packed sequences: 0, or a number of ERRORS. Releases the GIL."""
         return int(self._run(self._engine, sequences, n))
 
-    def run_steps(self, steps: Any, n: int, sequences: bytes, n_sequences: int, tokens: Any, seconds: Any) -> int:
-        """Runs n steps and packed sequences: 0, or a number of ERRORS. tokens int32 [n], seconds: are filled."""
-        return int(self._run_steps(self._engine, steps, n, sequences, n_sequences, tokens, seconds))
+    def run_steps(self, run: StepsStruct) -> int:
+        """Runs steps and other sequences: 0, or a number of ERRORS."""
+        run.engine = self._engine
+        code: int = self._run_steps(run.address)
+        return code
 
     def trim(self) -> None:
         """Frees the working memory of earlier calls."""
@@ -246,7 +248,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ed_step_results": (c_void_p, [c_void_p]),
     "ed_step_start": (None, [c_void_p, c_int64]),
     "ed_step_draft": (None, [c_void_p, c_char_p]),
-    "ed_steps_run": (c_int, [c_void_p, c_void_p, c_int, c_char_p, c_int, c_void_p, c_void_p]),
+    "ed_steps_run": (c_int, [c_void_p]),
     "ed_step_decide": (c_int, [c_void_p, c_int64]),
     **drafting.signatures(),
     "ed_probe_read": (c_double, [c_uint64, c_int]),

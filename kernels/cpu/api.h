@@ -281,12 +281,21 @@ ED_API void ed_step_start(ed_step* step, int64_t token);
 // parents; top_ids and top_scores, if top > 0, which it is without a sampler) are used until all tokens are decided,
 // nothing else of it.
 ED_API void ed_step_draft(ed_step* step, const ed_sequence* rows);
-// One forward of several steps and other calls. Its status is that of ed_run; unless that is 0, nothing has changed, and
-// the numbers that were drawn are used by the next run. tokens [n]: the first token that each step chose; -1: undecided,
-// -2: not enough memory. Of a step that is decided the first row is committed; the caller commits the others, each when the
-// token before it has been delivered. seconds: of the forward.
-ED_API int ed_steps_run(ed_engine* engine, ed_step* const* steps, int n, const ed_sequence* others, int n_others,
-                        int32_t* tokens, double* seconds);
+// One forward of several steps and other calls. One argument: after a forward nothing is in the caches, and Python's
+// conversion of each argument takes microseconds.
+struct ed_steps {
+  ed_engine* engine;
+  ed_step* const* steps;      // [n]
+  const ed_sequence* others;  // [n_others]
+  int32_t* tokens;            // [n]: the first token that each step chose; -1: undecided, -2: not enough memory
+  double seconds;             // of the forward
+  int32_t n, n_others;
+};
+
+// The status of ed_run. Unless it is 0 nothing has changed, and the numbers that were drawn are used by the next run. Of
+// a step that is decided the first row is committed; the caller commits the others, each when the token before it has been
+// delivered.
+ED_API int ed_steps_run(ed_steps* run);
 // Goes on with a token for the undecided row: 0, or an error of ed_cache_commit.
 ED_API int ed_step_decide(ed_step* step, int64_t token);
 

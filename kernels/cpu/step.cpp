@@ -131,22 +131,21 @@ void ed_step_start(ed_step* step, int64_t token) { step->step.start(token); }
 
 void ed_step_draft(ed_step* step, const ed_sequence* rows) { step->step.draft(*rows); }
 
-int ed_steps_run(ed_engine* engine, ed_step* const* steps, int n, const ed_sequence* others, int n_others,
-                 int32_t* tokens, double* seconds) {
+int ed_steps_run(ed_steps* run) {
   try {
-    std::vector<ed_sequence> calls(others, others + n_others);
-    for (int i = 0; i < n; i++) calls.push_back(steps[i]->step.call());
+    std::vector<ed_sequence> calls(run->others, run->others + run->n_others);
+    for (int i = 0; i < run->n; i++) calls.push_back(run->steps[i]->step.call());
     const auto began = std::chrono::steady_clock::now();
-    if (const int wrong = ed_run(engine, calls.data(), (int)calls.size())) return wrong;
-    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    if (const int wrong = ed_run(run->engine, calls.data(), (int)calls.size())) return wrong;
+    run->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   } catch (const std::bad_alloc&) {
     return -1;
   }
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i < run->n; i++) {
     try {
-      tokens[i] = steps[i]->step.finish();
+      run->tokens[i] = run->steps[i]->step.finish();
     } catch (const std::bad_alloc&) {
-      tokens[i] = edgedec::MEMORY;
+      run->tokens[i] = edgedec::MEMORY;
     }
   }
   return 0;

@@ -124,6 +124,11 @@ class StepResultStruct(_Struct):
     )
 
 
+class StepsStruct(_Struct):
+    _fields_ = _fields((c_void_p, "engine steps others tokens"), (c_double, "seconds"), (c_int32, "n n_others"))
+    address = 0
+
+
 class DrafterOptionsStruct(_Struct):
     _fields_ = _fields((c_int32, "kind vocab nodes k ngram length"), (c_double, "rate explore"))
 

@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -123,6 +124,8 @@ def main() -> None:
     if args.geometry != "nano":
         os.environ["EDGEDEC_CACHE"] = tempfile.mkdtemp()
     bench = Bench(edgedec.open(args.model, engine="native", threads=1), tasks, args.n)
+    runtime: Any = bench.model.runtime
+    runtime.capabilities = replace(runtime.capabilities, steps=None)  # every call is a forward
     for name in (*names, PLAIN):
         bench.model.session(speculate=name)  # loads their modules
     Clock(SIZES[args.geometry], args.call, args.row, args.python).set()

@@ -28,6 +28,7 @@ STRUCTS = {
     "view": structs.ViewStruct,
     "sequence": structs.SequenceRows,
     "step_settings": structs.StepSettingsStruct,
+    "steps": structs.StepsStruct,
     "step_result": structs.StepResultStruct,
     "drafter_options": structs.DrafterOptionsStruct,
     "verified": structs.VerifiedStruct,

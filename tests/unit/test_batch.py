@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from python_steps import python_steps
 from typer.testing import CliRunner
 
 import edgedec
@@ -212,6 +213,7 @@ def test_a_common_beginning_is_read_once_and_memory_stays_flat(
     from edgedec.decoding.scheduler.batch import Batch
 
     read, kept = 0, 0
+    python_steps(model.runtime)
     forward, step = model.runtime.forward, Batch.step
 
     def counted(calls: Any) -> Any:

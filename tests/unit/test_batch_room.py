@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from python_steps import python_steps
 
 import edgedec
 from edgedec.decoding.scheduler.batch import Batch
@@ -21,6 +22,7 @@ Refuses = Callable[[Sequence[Call]], None]
 
 def refusing(model: Any, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model's engine refuse what `refuses` raises for."""
+    python_steps(model.runtime)
     forward = model.runtime.forward
 
     def guarded(calls: Sequence[Call]) -> list[CallResult]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundles import random_weights, write_bundle
+from python_steps import python_steps
 from typer.testing import CliRunner, Result
 
 from edgedec.bench import llama_weights, peers
@@ -364,6 +365,7 @@ def test_one_token_a_call_is_plain_and_drafts_are_measured_apart(nano: Path, mon
 
     monkeypatch.setattr(choose, "host_costs", lambda runtime, bundle: Costs({1: 1.0, 32: 1.01}))
     engine = Edgedec(Config("native", str(nano), 8, 24), 1)
+    python_steps(engine._model.runtime)
     rows: list[int] = []
     forward = NativeRuntime.forward
 

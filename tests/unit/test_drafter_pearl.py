@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cut import first_layers
 from drafting import SAMPLINGS, left, run, saved
+from python_steps import python_steps
 
 import edgedec
 from edgedec.drafters import pearl as file
@@ -229,6 +230,7 @@ def test_on_the_engine_text_and_cache_are_those_of_plain_decoding(
 ) -> None:
     small = first_layers(nano, tmp_path / "small", 4)
     model = edgedec.open("nano", engine="native", kv=kv, threads=1)
+    python_steps(model.runtime)
     forward, started, start = model.runtime.forward, list[Ahead](), Ahead.start
 
     def patient(calls: Sequence[Call]) -> list[CallResult]:

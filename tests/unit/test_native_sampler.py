@@ -156,7 +156,7 @@ def test_generations_are_those_of_python(nano: Path, way: dict[str, Any], specul
                 calls[0] += 1
                 return super().draw(*args)
 
-        model.runtime.capabilities = replace(can, sampler=Counted if native else None, draws=draws)
+        model.runtime.capabilities = replace(can, sampler=Counted if native else None, draws=draws, steps=None)
         session = model.session(speculate=speculate, context=96, on_full="slide")
         ids = model.tokenizer.encode("Once upon a time there was a cat. The cat was a big cat.")
         sampling = Sampling(seed=5, **way)
@@ -253,7 +253,7 @@ def test_what_is_never_decided_is_what_python_says(nano: Path) -> None:
     model = edgedec.open(nano, engine="native", threads=1)
     drawn, texts, can = count_drawn(model), [], model.runtime.capabilities
     for draws in (True, False):
-        model.runtime.capabilities = replace(can, draws=draws, sampler=can.sampler if draws else None)
+        model.runtime.capabilities = replace(can, draws=draws, sampler=can.sampler if draws else None, steps=None)
         session = model.session(speculate="off")
         sampling = Sampling(temperature=150.0, top_p=0.5, repetition_penalty=1.2, seed=3)
         texts.append(list(session.tokens([5, 6, 7], max_tokens=20, ignore_eos=True, sampling=sampling)))

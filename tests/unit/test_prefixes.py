@@ -11,6 +11,7 @@ import pytest
 from counted import CountedRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from python_steps import python_steps
 
 import edgedec
 from edgedec.cache import HostCache
@@ -125,6 +126,7 @@ def test_one_copy_for_all_and_the_same_texts(kv: str, speculate: str) -> None:
     """12 texts, 5 at a time, after 300 tokens that all have: to the byte what each is alone."""
     model = edgedec.open("nano", engine="native", kv=kv, threads=2)
     system = [token % 4000 + 3 for token in range(0, 9000, 30)]
+    python_steps(model.runtime)
     runtime = CountedRows(model.runtime)
     batch, whole = Batch(runtime, most=5), 300 // model.runtime.capabilities.page_slots
     texts: list[tuple[Session, list[Token | None], list[int], dict[str, Any]]] = []
@@ -175,6 +177,7 @@ def test_what_is_shared_counts_once_for_the_room() -> None:
 def test_what_ended_is_continued_from_until_it_is_evicted() -> None:
     """The prefix of a text that ended is not read again; when others need its room it goes."""
     model = edgedec.open("nano", engine="native", threads=1)
+    python_steps(model.runtime)
     runtime = CountedRows(model.runtime)
     batch, ids = Batch(runtime, tokens=700), [5 + i % 900 for i in range(320)]
     expected = list(model.session(speculate="off").tokens([*ids, 7], max_tokens=5, ignore_eos=True))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_steps import python_steps
 
 import edgedec
 from edgedec.sampling import Sampling
@@ -146,6 +147,7 @@ def test_default_sampling_is_drawn_by_the_engine(nano: Any) -> None:
     """Of a client, and of the page, that name no setting: the model's own, each token that was not drafted drawn in its
     call."""
     model = edgedec.open(nano, engine="native", threads=1)
+    python_steps(model.runtime)
     run, drawn = model.runtime.forward, list[int | None]()
 
     def watched(calls: Any) -> Any:
@@ -622,6 +624,7 @@ def roomy(model: edgedec.Model, tmp_path: Path) -> edgedec.Model:
 def rows_read(roomy: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every forward."""
     rows: list[int] = []
+    python_steps(roomy.runtime)
     forward = roomy.runtime.forward
 
     def counted(calls: Any) -> Any:

@@ -14,6 +14,7 @@ import pytest
 for package in ("starlette", "uvicorn", "httpx"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 import httpx  # noqa: E402
+from python_steps import python_steps  # noqa: E402
 from serving import answers, metrics, serving, wait_for  # noqa: E402
 
 import edgedec  # noqa: E402
@@ -45,7 +46,9 @@ BODY = {"prompt": "Once", "max_tokens": 4, "temperature": 0}
 
 @pytest.fixture
 def model(nano: Path) -> edgedec.Model:
-    return edgedec.open(nano, threads=1)
+    model = edgedec.open(nano, threads=1)
+    python_steps(model.runtime)
+    return model
 
 
 def breaks(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:

@@ -33,9 +33,8 @@ def run_jobs(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool
         return _run(runtime, jobs)
     except (ContextFull, UsageError, MemoryError):
         alone = list(_one_by_one(runtime, jobs, make_room))
-        return JobAnswers(
-            [one for part in alone for one in part.results], [one for part in alone for one in part.tokens]
-        )
+        results = [result for answers in alone for result in answers.results]
+        return JobAnswers(results, [token for answers in alone for token in answers.tokens])
 
 
 def _run(runtime: Runtime, jobs: Sequence[Job]) -> JobAnswers:
