@@ -111,7 +111,7 @@ class DrafterRecord:
 
     def pays(self, prices: Prices) -> bool:
         """Whether its proposals pay, or may pay as far as is known."""
-        return self.own.n + self.shared.n < TRIAL or self.gain(prices) >= self.takes
+        return self.shared.n < TRIAL or self.gain(prices) >= self.takes
 
     def pass_calls(self, calls: int, sequences: int) -> None:
         """Note that `calls` calls have passed. In other company it is tried anew."""
@@ -149,7 +149,7 @@ class DrafterRecord:
             self._next = max(self._next // 2, FIRST)
             self.shared.wait = max(self.shared.wait // 2, FIRST)
             return
-        self.wait, self._next = min(self._next, longest) - 1, min(2 * self._next, _LONGEST)
+        self.wait, self._next = min(self._next, longest), min(2 * self._next, _LONGEST)
         self.shared.until = self.shared.calls + self.wait
         self.shared.wait = min(2 * self.shared.wait, _LONGEST)
 

@@ -1,0 +1,363 @@
+"""What drafting may lose: the bank, a text's account, prices, and the records that decide who is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from time import sleep
+
+import numpy as np
+import pytest
+from loops import decode
+from simulated import Python, large, measured, small, tiny
+
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.context import Context
+from edgedec.decoding.draft import BaseDrafter, Draft, Effort
+from edgedec.decoding.host_time import Gaps, OutsideTime
+from edgedec.drafters.off import Off
+from edgedec.runtime import Outputs
+from edgedec.speculation.bank import AUTO, NAMED, Bank, Terms, TextAccount, risked
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.experience import FIRST, TRIAL, Experience, Means
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.prices import Prices
+from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS
+from edgedec.speculation.record import DrafterRecord
+from edgedec.speculation.state import SharedLearning
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.trees.calibration import Calibration
+
+CALL = 4e-3
+LINEAR = {k: 1.0 + 0.1 * (k - 1) for k in range(1, 33)}
+
+
+# ── bank ──
+
+
+def test_what_is_lost_is_bounded_whatever_happens() -> None:
+    """Drafts that are never right: each costs what may be risked, and a little for each token comes back."""
+    account, spent, tokens = TextAccount(Bank(AUTO)), 0.0, 5000
+    account.bank.open(CALL)
+    largest = 0.0
+    for _ in range(tokens):
+        account.add_time(CALL)
+        cost = min(risked(account.left, 0.5), CALL) if account.left > 0 else 0.0
+        account.settle(0.0, cost, CALL)
+        spent, largest = spent + cost, max(largest, cost)
+    allowed = AUTO.most * CALL + AUTO.rate * CALL * tokens
+    assert 0.9 * allowed < spent <= allowed + largest
+
+
+def test_a_first_balance_is_given_once_and_is_the_largest() -> None:
+    bank = Bank(Terms(0.01, 2.0))
+    bank.open(CALL)
+    assert bank.left == 2 * CALL
+    bank.add(-1.5 * CALL)
+    bank.open(CALL)
+    assert bank.left == pytest.approx(0.5 * CALL)
+    bank.add(9 * CALL)
+    assert bank.left == 2 * CALL
+    bank.open(CALL / 4)
+    assert bank.left == CALL / 2, "a call in other company takes less"
+
+
+def test_a_text_risks_its_own_gains_first() -> None:
+    bank = Bank(AUTO)
+    account, other = TextAccount(bank), TextAccount(bank)
+    bank.open(CALL)
+    account.settle(2.5 * CALL, 0.5 * CALL, CALL)
+    assert account.own == pytest.approx(2 * CALL)
+    assert (account.left, other.left) == (pytest.approx(3 * CALL), CALL)
+    account.settle(0.0, 2.5 * CALL, CALL)
+    assert account.own == 0.0
+    assert bank.left == pytest.approx(0.5 * CALL), "what it had not gained is the bank's loss"
+    account.settle(40 * CALL, 0.0, CALL)
+    assert account.own == 4 * CALL
+    assert bank.left == CALL
+    assert (bank.saved, bank.lost) == (pytest.approx(42.5 * CALL), pytest.approx(3 * CALL))
+    account.reset()
+    assert account.left == CALL
+
+
+def test_a_named_drafter_may_lose_more() -> None:
+    assert NAMED.rate == 0.1
+    assert 64 * NAMED.rate == NAMED.most > AUTO.most
+
+
+def test_guesses_that_bring_less_than_expected_count_for_less() -> None:
+    bank = Bank()
+    assert bank.trust == 1.0
+    for _ in range(50):
+        bank.add_guesses(2.0, 1)
+    assert 0.5 < bank.trust < 0.6
+    for _ in range(400):
+        bank.add_guesses(2.0, 2)
+    assert bank.trust > 0.95
+
+
+def test_what_is_nearly_sure_may_cost_more() -> None:
+    assert risked(0.3, 0.9) == pytest.approx(3.0)
+    assert risked(0.3, 1.0) == pytest.approx(3.0), "nothing is quite sure"
+    assert risked(0.3, 0.0) == pytest.approx(0.3)
+    assert risked(-0.1, 0.9) < 0
+
+
+# ── prices ──
+
+
+def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
+    costs, outside = Costs({1: 1.0, 4: 2.0, 8: 6.0}), OutsideTime()
+    alone = Prices.of(costs, outside, 1, 0)
+    assert (alone.token, alone.call) == (1.0, 1.0)
+    assert alone.added[:4] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
+    company = Prices.of(costs, outside, 4, 0)
+    assert (company.token, company.call, company.added[1]) == (0.5, 2.0, 1.0)
+    assert Prices.of(costs, outside, 40, 0).added == [0.0], "nothing is known there"
+    costs.per_cell = 0.001
+    late = Prices.of(costs, outside, 1, 1000)
+    assert (late.token, late.added[1]) == (2.0, pytest.approx(1 / 3 + 1.0 / 4)), "the text is read once"
+    reading = Prices.of(costs, outside, 1, 0, reading=3)
+    assert (reading.token, reading.added[1]) == (1.0, 1.0), "drafted rows come after the rows of the prompt"
+    outside.start(0.25)
+    assert Prices.of(costs, outside, 4, 0).token == 0.75
+
+
+def test_rows_that_can_be_paid() -> None:
+    prices = Prices(1.0, 1.0, [0.0, 0.1, 0.2, 0.9], 0.05, 1, 0.0)
+    assert [prices.affordable(s) for s in (-1.0, 0.0, 0.1, 0.16, 0.26, 0.9, 2.0)] == [0, 0, 0, 1, 2, 2, 3]
+    assert prices.of_rows(0.5) == pytest.approx(0.05)
+    assert prices.of_rows(2.5) == pytest.approx(0.55)
+    assert prices.of_rows(9) == 0.9
+
+
+# ── records ──
+
+
+class Reading(BaseDrafter):
+    """A head that needs every call."""
+
+    outputs = reads = Outputs(hidden=(0,))
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        return Draft()
+
+
+def record(drafter: BaseDrafter | None = None, shared: Experience | None = None) -> DrafterRecord:
+    return DrafterRecord("it", drafter or Off(), Calibration(), shared)  # type: ignore[arg-type]
+
+
+def prices(token: float = 1.0, row: float = 0.1) -> Prices:
+    return Prices(token, token, [row * k for k in range(65)], 0.0, 1, 0.0)
+
+
+def proposed(it: DrafterRecord, seconds: float, tokens: float, rows: float = 1.0, price: Prices | None = None) -> None:
+    it.add_time(seconds)
+    it.judge(tokens, rows, price or prices())
+
+
+def test_one_that_gains_nothing_waits_longer_each_time() -> None:
+    it, asked = record(), []
+    for call in range(4000):
+        it.pass_calls(1, 1)
+        if it.ready(prices()):
+            asked.append(call)
+            proposed(it, 1.0, 0.0)
+    waits = [later - sooner for sooner, later in pairwise(asked)]
+    assert waits[: TRIAL - 1] == [1] * (TRIAL - 1), "first it is tried"
+    assert waits[TRIAL - 1 : TRIAL + 3] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
+    assert max(waits) == 250, "no longer than makes its tries negligible"
+    assert it.facts(prices())["state"] == WAITS
+    it.restart()
+    assert not it.wait
+
+
+def test_one_that_pays_is_asked_at_every_call() -> None:
+    it = record()
+    assert it.facts(None)["state"] == UNOPENED
+    for _ in range(50):
+        it.pass_calls(1, 1)
+        assert it.ready(prices())
+        proposed(it, 0.2, 0.5)
+    assert it.facts(prices()) == {
+        "state": USED, "wait": 0, "asked": 50, "takes_s": pytest.approx(0.2), "gain_s": pytest.approx(0.4)
+    }  # fmt: skip
+    assert not it.pays(prices(token=0.5)), "where a token is worth less it does not"
+
+
+def test_cheap_tries_come_often() -> None:
+    it = record()
+    for _ in range(TRIAL + 4):
+        proposed(it, 0.02, 0.0, 0.0)
+    assert it.wait == 5, "0.02 in 5 calls of 1.0 are 0.4 %"
+
+
+def test_in_other_company_it_is_tried_anew() -> None:
+    it = record()
+    for _ in range(TRIAL + 4):
+        proposed(it, 1.0, 0.0)
+    assert it.wait > 9
+    it.pass_calls(1, 2)
+    assert not it.ready(prices()), "twice as many are the same company"
+    it.pass_calls(1, 3)
+    assert it.ready(prices())
+
+
+def test_what_others_found_counts_as_its_first_proposals() -> None:
+    shared = Experience()
+    for _ in range(2 * TRIAL):
+        shared.add(1.0, 0.2, 1.0)
+    it = record(shared=shared)
+    shared.until = 40
+    assert not it.pays(prices())
+    assert not it.ready(prices())
+    assert it.calls_left(prices()) == 40
+    it.pass_calls(40, 1)
+    assert it.ready(prices()), "now and then one text tries it"
+    for _ in range(6):
+        it.judge(1.9, 1.0, prices())
+    assert it.pays(prices()), "this text is another matter"
+
+
+def test_reading_a_prompt_is_spread_over_the_proposals_that_use_it() -> None:
+    shared = Experience.known(0.1, 0.5, 1.0)
+    it = record(Reading(), shared)
+    first = it.charge(1.7)
+    it.judge(0.5, 1.0, prices())
+    assert first == pytest.approx(0.1 + 1.6 / 16)
+    charged = first
+    for _ in range(80):
+        charged += it.charge(0.1)
+    assert charged == pytest.approx(0.1 * 81 + 1.6, rel=0.05)
+    assert it.debt < 0.08
+    assert record(Off(), shared).charge(1.7) == 1.7, "others read no prompt"
+
+
+def test_who_is_shown_too_much_is_shown_no_more() -> None:
+    it = record(Reading())
+    shown = 0
+    while not it.wait:
+        it.follow(2)
+        shown += 2
+    assert shown == 18
+    assert not it.follows
+
+
+def test_a_head_that_would_lose_even_if_it_were_right_is_hopeless() -> None:
+    class Head(Reading):
+        effort = Effort(2, 1.0)
+
+    it, cheap = record(Head()), record(Head())
+    it.learn_hope(prices(token=1e-4, row=3e-5))
+    assert it.hopeless
+    assert not it.ready(prices(1e-4))
+    assert it.facts(None)["state"] == HOPELESS
+    cheap.drafter.effort = Effort(2, 0.05)  # type: ignore[misc]
+    cheap.learn_hope(prices(token=4e-3, row=4e-4))
+    assert not cheap.hopeless
+    for _ in range(TRIAL):
+        cheap.shared.add(0.1, 0.0, 0.0)
+    cheap.learn_hope(prices(token=4e-3, row=4e-4))
+    assert cheap.hopeless, "what was measured counts more than what its size says"
+
+
+def test_a_first_time_includes_opening_and_a_spike_is_cut() -> None:
+    means = Means()
+    for seconds in (9.0, *[0.1] * 20):
+        means.add(seconds, 1.0, 2.0)
+    assert means.seconds == pytest.approx(0.1)
+    means.add(50.0, 1.0, 2.0)
+    assert means.seconds == pytest.approx(0.13)
+    assert (means.tokens, means.rows) == (1.0, 2.0)
+
+
+# ── time outside of calls ──
+
+
+def test_a_draft_costs_what_passes_besides_the_usual() -> None:
+    outside, gaps = OutsideTime(), Gaps()
+    gaps.watch(outside)
+    gaps.add_forward(9.0)  # what was before the first call does not count
+    for _ in range(4):
+        gaps.add_forward(1e-4, 2)
+    assert outside.plain == pytest.approx(5e-5)
+    assert outside.known
+    for _ in range(200):
+        gaps.count(3e-5)
+        gaps.add_draft()
+        gaps.add_forward(1e-5, 2, own=False)  # of a draft model: part of the time between two steps
+        gaps.add_forward(4e-4, 2)
+    assert outside.draft == pytest.approx(4.1e-4 - 1e-4 - 3e-5, rel=0.05)
+    assert outside.plain == pytest.approx(5e-5)
+
+
+def test_time_is_never_negative() -> None:
+    gaps = Gaps()
+    gaps.consumed(1.0)
+    gaps.add_forward(0.25)
+    assert gaps.total == 0.0
+
+
+# ── all together ──
+
+
+class Adversary(BaseDrafter):
+    """Sure of itself and always wrong."""
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        return Draft.chain([12 if context.ids[-1] != 12 else 11] * nodes, [0.95] * nodes)
+
+
+def test_silence_asks_nobody() -> None:
+    """While all drafters wait the loop is told for how many calls."""
+    asked: list[int] = []
+
+    class Useless(BaseDrafter):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+            asked.append(len(context.ids))
+            sleep(1e-3)
+            return Draft()
+
+    class Noting(Governor):
+        def propose(self, context: Context, nodes: int, min_path_prob: float):  # type: ignore[no-untyped-def]
+            found = super().propose(context, nodes, min_path_prob)
+            seen.append(len(context.ids))
+            return found
+
+    seen: list[int] = []
+    runtime = FakeRuntime(tiny_spec(context_length=2048))
+    context = Context([1, 2, 3], 3, runtime.new_cache(700), rng=np.random.default_rng(5))
+
+    class Still(Costs):
+        def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
+            return False
+
+    governor = Noting([("it", Useless())], lambda: Still({1: CALL, 8: 2 * CALL}))
+    assert len(list(decode(runtime, context, GenerationConfig(max_tokens=300), governor))) == 300
+    assert len(asked) >= 3, "it was tried"
+    assert len(seen) < 80, "in most of 300 calls it is not asked at all"
+    assert governor.report()["silent"] > 250
+
+
+@pytest.mark.parametrize("seconds", [large, small, tiny], ids=["1.2b", "135m", "nano"])
+@pytest.mark.parametrize("n", [1, 4])
+def test_an_adversary_costs_no_more_than_the_formula(seconds: object, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All guesses are wrong, and the drafter is sure of them."""
+    python = Python() if seconds is not tiny else Python(*[x / 4 for x in (40e-6, 60e-6, 20e-6, 50e-6, 5e-6, 8e-6)])
+    simulation = measured(seconds, monkeypatch, python)  # type: ignore[arg-type]
+    tokens = 200
+    off = n * tokens / simulation.run(n, 0.0, tokens)
+    governed = n * tokens / simulation.run(n, 0.0, tokens, fixed=0)
+    call = off / tokens
+    assert governed - off <= (AUTO.rate * off + (AUTO.most + 1.0) * call) + 0.01 * off
+
+
+def test_sessions_of_a_thread_share_one_bank_for_each_terms() -> None:
+    shared = SharedLearning()
+    costs = Costs(LINEAR)
+    first = Governor([("it", Adversary())], lambda: costs, shared=shared)
+    second = Governor([("it", Adversary())], lambda: costs, shared=shared)
+    named = Governor([("it", Adversary())], lambda: costs, shared=shared, terms=NAMED)
+    assert first.account.bank is second.account.bank is not named.account.bank
+    experiences: Sequence[Experience] = [governor.members[0].shared for governor in (first, second, named)]
+    assert experiences[0] is experiences[1] is experiences[2]
