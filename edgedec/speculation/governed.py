@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, reduce
-from math import ceil
 from operator import or_
 from typing import Any
 
@@ -31,6 +30,8 @@ from edgedec.trees.calibration import Calibration
 _NONE = Outputs()
 # The most calls without asking any drafter: the balance is brought up to date at least so often.
 _REST = 32
+# The calls between two looks at a balance that is too small.
+_SHORT = 4
 
 
 @lru_cache(1024)
@@ -163,7 +164,7 @@ class Governed:
         """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
         for a draft."""
         left, self._why = self.account.left, WAITING
-        named, row = self._terms is not AUTO and left > 0, prices.added[min(1, len(prices.added) - 1)] + prices.draft
+        named, row = self._terms is not AUTO and left > 0, self._row(prices)
         if self._group is not None and (named or self._group.ready(prices)):
             if risked(left, SURE) > self._group.takes + row:
                 self._watched = True
@@ -185,15 +186,18 @@ class Governed:
                 found.append((number, member))
         return found
 
+    def _row(self, prices: Prices) -> float:
+        """The seconds of the smallest draft."""
+        return prices.added[min(1, len(prices.added) - 1)] + prices.draft
+
     def _calls_to_rest(self, prices: Prices) -> int:
         """The calls for which no drafter is to be asked."""
         records = [record for record in self._records if not record.hopeless]
         if any(record.reads and record in self._learners for record in records) or self._terms is not AUTO:
             return 0
         wait = min((record.calls_left(prices) for record in records), default=_REST)
-        if self._why == BANK and not self._watched and prices.token:
-            needs = min(record.needs(prices) for record in records) + prices.draft
-            wait = max(wait, ceil((needs - self.account.left) / (self._terms.rate * prices.token)))
+        if self._why == BANK and not self._watched:
+            wait = max(wait, _SHORT)
         return max(min(wait, _REST), 0)
 
     def _teach(self, step: StepResult) -> None:

@@ -334,8 +334,8 @@ def test_silence_asks_nobody() -> None:
 
     governor = Noting([("it", Useless())], lambda: Still({1: CALL, 8: 2 * CALL}))
     assert len(list(decode(runtime, context, GenerationConfig(max_tokens=300), governor))) == 300
-    assert len(asked) >= 3, "it was tried"
-    assert len(seen) < 80, "in most of 300 calls it is not asked at all"
+    assert asked, "it was tried"
+    assert len(seen) < 120, "in most of 300 calls nothing is asked at all"
     assert governor.report()["silent"] > 250
 
 
