@@ -72,7 +72,7 @@ class NativeStep:
 
     @property
     def undecided(self) -> bool:
-        return bool(self._found.undecided >= 0)
+        return bool(self._found.undecided)
 
     def followed(self) -> tuple[list[int], list[int]]:
         found, n = self._found, self._found.accepted

@@ -29,6 +29,7 @@ SETTINGS = {
     "penalties": Sampling(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.2, seed=7),
     "greedy penalties": Sampling(repetition_penalty=1.3, frequency_penalty=0.4),
     "bias": Sampling(temperature=0.9, logit_bias={5: 3.0, 9: -4.0}, seed=8),
+    "undecided, sharp": Sampling(temperature=0.009, top_p=0.9, frequency_penalty=1.5, seed=2),
     "undecided": Sampling(temperature=150.0, top_p=0.5, repetition_penalty=1.2, seed=9),
 }
 N = 40

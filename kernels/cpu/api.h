@@ -251,24 +251,28 @@ ED_API const float* ed_sampler_row(const ed_sampler* sampler);
 // follow, and their rows' commits. Not for two threads at once.
 struct ed_step;
 
+// The next number of a stream, in [0, 1).
+typedef double ed_random(void* state);
+
 // All that it points to must outlive it.
 struct ed_step_settings {
   ed_cache* cache;
   ed_sampler* sampler;        // null: the token of the largest logit is taken
   const ed_adapter* adapter;  // or null
-  double (*random)(void*);    // the next number of the text's stream, in [0, 1); null: every draw is at 0
+  ed_random* random;          // the text's stream; null: every draw is at 0
   void* random_state;
   const int64_t* ends;  // [n_ends]: tokens that end the text
   int32_t n_ends, vocab;
 };
 
-// What the last run chose.
+// What the last run chose. undecided: the row after the last of `picked` has a token that the sampler does not decide
+// (ed_sampler_draw), and ed_sampler_row has its logits.
 struct ed_step_result {
   const int64_t *path, *picked;  // [accepted]: the accepted rows, 0 first, and the token that follows each; -1: none, it
                                  // would follow an end
   int64_t numbers;               // random numbers that were drawn, by all runs
   double at;                     // the last one
-  int32_t accepted, undecided;   // the row whose token is not decided (ed_sampler_draw), and ed_sampler_row has its logits; -1
+  int32_t accepted, undecided;
 };
 
 // Null: not enough memory.
@@ -296,7 +300,7 @@ struct ed_steps {
 // a step that is decided the first row is committed; the caller commits the others, each when the token before it has been
 // delivered.
 ED_API int ed_steps_run(ed_steps* run);
-// Goes on with a token for the undecided row: 0, or an error of ed_cache_commit.
+// Goes on with a token that was not decided: 0, or an error of ed_cache_commit.
 ED_API int ed_step_decide(ed_step* step, int64_t token);
 
 // ---- drafting ----------------------------------------------------------------------------------

@@ -39,13 +39,13 @@ ed_sequence Step::call() {
 
 int32_t Step::finish() {
   path_.assign(1, 0), picked_.clear();
-  numbered_ = false, result_.undecided = -1;
+  numbered_ = false, result_.undecided = 0;
   if (!follow()) return UNDECIDED;
   return complete() ? MEMORY : (int32_t)picked_[0];
 }
 
 int Step::decide(int64_t token) {
-  result_.undecided = -1;
+  result_.undecided = 0;
   if (take(token) && !follow()) return 0;
   return complete();
 }
@@ -57,7 +57,7 @@ bool Step::follow() {
     const int row = (int)path_.back();
     token = choose(row);
     if (token >= 0) continue;
-    result_.undecided = row;
+    result_.undecided = 1;
     result_.path = path_.data(), result_.picked = picked_.data(), result_.accepted = (int32_t)picked_.size();
     return false;
   } while (take(token));
@@ -103,7 +103,7 @@ int Step::child(int row, int64_t token) const {
 
 // All tokens are chosen: commits the first row.
 int Step::complete() {
-  logits_.reset(), drafted_ = false;
+  logits_.reset();
   result_.path = path_.data(), result_.picked = picked_.data(), result_.accepted = (int32_t)picked_.size();
   pending_ = picked_[0];
   return ed_cache_commit(s_.cache, nullptr, 1);

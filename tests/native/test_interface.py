@@ -45,7 +45,6 @@ def fields(name: str) -> list[tuple[str, int]]:
     assert body
     found = []
     for line in filter(None, (part.strip() for part in body[1].split(";"))):
-        line = re.sub(r"\(\*(\w+)\)\(.*\)", r"*\1", line)  # a pointer to a function
         kind, names = re.match(r"(?:const )?(\w+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
         for declared in names.split(","):
             pointer = "*" in declared

@@ -19,7 +19,7 @@ from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Runtime, open_runtime
+from edgedec.runtime import Call, Rows, Runtime, open_runtime
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 
@@ -123,6 +123,29 @@ def test_a_text_that_fails_ends_alone_and_the_others_go_on(runtime: Runtime, dra
 
 
 # ── sessions ──
+
+
+@pytest.mark.parametrize("drafts", ["off", "0"])
+def test_a_forward_that_the_engine_refuses_is_made_text_by_text(runtime: Runtime, drafts: str) -> None:
+    """With the numbers that were drawn for it."""
+    texts = [text_of(runtime, sampling, i) for i, sampling in enumerate(SETTINGS.values())]
+    watch_steps(runtime, False)
+    expected = batched(runtime, texts, [drafts] * len(texts), -1)
+    counted = watch_steps(runtime, True)
+    parts, refused = runtime.capabilities.steps, list[int]()
+    assert parts is not None
+
+    def run(owner: Any, steps: Any, calls: Any) -> Any:
+        if len(steps) > 3 and len(refused) < 5:
+            refused.append(len(steps))
+            calls = [*calls, Call(Rows.chain([runtime.spec.vocab_size], 0), runtime.new_cache(4))]
+        return parts.run(owner, steps, calls)
+
+    runtime.capabilities = with_run(runtime, run)
+    assert batched(runtime, texts, [drafts] * len(texts), -1) == expected
+    assert len(refused) == 5
+    assert counted["forwards"] > 5 * 4
+    watch_steps(runtime, True)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from loops import decode
 from taught import SETTINGS, N, Taught, both, counts, generated, new_context, state_of, text_of, watch_steps, with_run
 
 from edgedec import Sampling
+from edgedec.bundle.adapter import LoraAdapter, LowRank, adaptable
 from edgedec.decoding.config import GenerationConfig
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
@@ -41,6 +42,12 @@ def test_plain_steps_leave_what_the_python_step_leaves(runtime: Runtime, name: s
     assert (counted["plain"], counted["drafted"]) == (N - 1, 0), "all but the call that reads the prompt"
 
 
+def test_the_time_of_forwards_is_part_of_the_time_of_steps(runtime: Runtime) -> None:
+    watch_steps(runtime, True)
+    _, stats = generated(runtime, new_context(runtime, Sampling()), Sampling(), Off())
+    assert 0 < stats.forward_s < stats.decode_s
+
+
 @pytest.mark.parametrize("rests", [0, 3])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_steps_with_drafts_leave_what_the_python_step_leaves(runtime: Runtime, name: str, rests: int) -> None:
@@ -60,6 +67,27 @@ def test_steps_with_drafts_leave_what_the_python_step_leaves(runtime: Runtime, n
     calls, _, proposed, accepted, _ = native[1]
     assert proposed > accepted > 3
     assert calls < N
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_an_adapter_is_part_of_each_step(runtime: Runtime, drafts: bool) -> None:
+    rng, spec, sampling = np.random.default_rng(1), runtime.spec, SETTINGS["temperature"]
+    shapes = {name: shape for name, shape in spec.tensors().items() if name in adaptable(spec)}
+    low = {
+        name: LowRank(*(rng.normal(0, 0.3, size).astype(np.float32) for size in ((2, k), (n, 2))))
+        for name, (n, k) in shapes.items()
+    }
+    adapter, text = LoraAdapter("one", "1", low), text_of(runtime, sampling)
+
+    def run() -> Any:
+        context = new_context(runtime, sampling, adapter=adapter)
+        drafter = Taught(text, spec.vocab_size) if drafts else Off()
+        return generated(runtime, context, sampling, drafter)[0]
+
+    python, native, counted = both(runtime, run)
+    assert native == python
+    assert [state[1] for state in native] != text[-N - 10 : -10], "it changes the text"
+    assert counted["drafted" if drafts else "plain"] > 9
 
 
 @pytest.mark.parametrize("name", ["greedy", "temperature", "undecided"])
@@ -129,10 +157,10 @@ def test_a_full_context_ends_or_slides(runtime: Runtime, name: str, sinks: int |
 
 
 @pytest.mark.parametrize("fails", [MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", ["", "ran", "committed"])
 @pytest.mark.parametrize("drafts", [False, True])
 def test_a_step_that_fails_or_is_interrupted_takes_no_number(
-    runtime: Runtime, fails: type[BaseException], late: bool, drafts: bool
+    runtime: Runtime, fails: type[BaseException], late: str, drafts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the forward or after it: the text continues as if the step had not been begun."""
     sampling = SETTINGS["temperature"]
@@ -146,9 +174,22 @@ def test_a_step_that_fails_or_is_interrupted_takes_no_number(
             left[0] -= 1
             if left[0]:
                 return parts.run(owner, steps, calls)
+            if late == "ran":
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner._engine, "run_steps", interrupted(owner._engine.run_steps))
+                    parts.run(owner, steps, calls)
             if late:
                 parts.run(owner, steps, calls)
             raise fails
+
+        def interrupted(run: Any) -> Any:
+            """Right after the library's function, before anything of its result is taken."""
+
+            def once(asked: Any) -> None:
+                assert run(asked) == 0
+                raise fails
+
+            return once
 
         drafter = Taught(text, runtime.spec.vocab_size, rests=1) if drafts else Off()
         context, config = new_context(runtime, sampling), GenerationConfig(sampling=sampling, max_tokens=N)
@@ -157,6 +198,7 @@ def test_a_step_that_fails_or_is_interrupted_takes_no_number(
             for _ in decode(runtime, context, config, drafter):
                 pass
         watch_steps(runtime, True)
+        assert context.cache.length == context.cache.handle.length  # type: ignore[attr-defined]
         assert context.cache.length in (len(context.ids) - 1, len(context.ids) - (not late))
         assert context.ids == text[: len(context.ids)]
         assert context.rng.bit_generator.state == _rng_after(sampling, len(context.ids) - context.n_prompt)

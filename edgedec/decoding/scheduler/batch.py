@@ -108,10 +108,13 @@ class Batch:
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         own = sum(job.is_own for job in jobs)
         self._gaps.add_forward(self._since_last + perf_counter() - began, max(own, 1), own > 0)
+        ran = perf_counter()
         answers = run_jobs(self._runtime, jobs, self._drop_idle)
         if self._gaps.watched:
             self._gaps.end_forward()
         ended = perf_counter()
+        if answers.tokens and not answers.results:
+            ended = ran + answers.tokens[-1][2]  # choosing and committing tokens is outside of the forward
         others = len(self._running) - 1
         for job, completed in answers.results:
             job.context.concurrent = others
