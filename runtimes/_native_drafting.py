@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.kernels.cpu import drafting, library, structs
 from edgedec.runtime import Calibrated, DraftingParts, Rows, TableRows, TableSettings, WatchPrices
 from edgedec.runtimes._native_cache import address
+from edgedec.runtimes._native_govern import NativeGovernor
 
 # The most nodes of a merged tree.
 _ROOM = 1024
@@ -69,15 +70,15 @@ class NativeDraftGroup:
     def __init__(self, tables: Sequence[NativeDraftTable | None], calibrations: Sequence[Calibrated] = ()) -> None:
         self._lib, self._tables, n = library(), tables, len(tables)
         handles = (c_void_p * n)(*(None if table is None else table.handle for table in tables))
-        self._handle = self._lib.ed_drafting_new(handles, n)
-        if not self._handle:
+        self.address = self._lib.ed_drafting_new(handles, n)
+        if not self.address:
             raise MemoryError("no memory for drafts")
         self._keep = [array for c in calibrations for array in (c.hits, c.tests, c.estimates)]
-        self._calibrations = (c_void_p * (3 * len(calibrations)))(*map(address, self._keep))
+        self.calibrations = (c_void_p * (3 * len(calibrations)))(*map(address, self._keep))
         self.seconds = np.zeros(n)
-        self._read = self._n = 0
+        self._n = 0
         self._asked = structs.ProposalStruct(
-            estimates=ctypes.addressof(self._calibrations), seconds=address(self.seconds)
+            estimates=ctypes.addressof(self.calibrations), seconds=address(self.seconds)
         )
         self._ids, self._floats = np.zeros((4, _ROOM), np.int32), np.zeros((2, _ROOM))
         places = [address(row) for row in (*self._ids, *self._floats)]
@@ -88,13 +89,13 @@ class NativeDraftGroup:
         self._pointers = tuple(map(ctypes.byref, (self._asked, self._tree, self._seen, self._watch)))
 
     def reset(self) -> None:
-        self._lib.ed_drafting_reset(self._handle)
-        self._read = self._n = 0
+        self._lib.ed_drafting_reset(self.address)
+        self._n = 0
 
     def propose(self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int) -> None:
         self._ask(ids, n_prompt, nodes, least)
         self._asked.enabled = enabled
-        _raise(self._lib.ed_drafting_propose(self._handle, self._pointers[0], self._pointers[1]))
+        _raise(self._lib.ed_drafting_propose(self.address, self._pointers[0], self._pointers[1]))
         self._n = self._tree.n
 
     def watch(
@@ -105,28 +106,24 @@ class NativeDraftGroup:
         seconds, watch = array("d", prices.seconds[: nodes + 2]), self._watch
         watch.seconds, watch.most = seconds.buffer_info()[0], len(seconds) - 1
         watch.text, watch.each, watch.trust, watch.first = prices[1:]
-        _raise(self._lib.ed_drafting_watch(self._handle, self._pointers[0], self._pointers[3]))
+        _raise(self._lib.ed_drafting_watch(self.address, self._pointers[0], self._pointers[3]))
         return int(watch.nodes)
 
     def propose_one(
         self, number: int, ids: Sequence[int], n_prompt: int, nodes: int, least: float
     ) -> tuple[list[int], list[int], list[float]]:
         self._ask(ids, n_prompt, nodes, least)
-        _raise(self._lib.ed_drafting_propose_one(self._handle, number, self._pointers[0], self._pointers[1]))
+        _raise(self._lib.ed_drafting_propose_one(self.address, number, self._pointers[0], self._pointers[1]))
         n = self._tree.n
         tokens, parents = self._ids[:2, :n].tolist()
         return tokens, parents, self._floats[0, :n].tolist()
 
     def _ask(self, ids: Sequence[int], n_prompt: int, nodes: int, least: float) -> None:
         """Fill in the arguments of a proposal; only new tokens of the text are passed."""
-        if len(ids) < self._read:  # not expected between resets; reading everything again keeps the tables right
-            self.reset()
-        more = ids[self._read :]
-        n, asked = len(more), self._asked
-        self._more = array("i", more)
+        self._more = self.unread(ids)
+        n, asked = len(self._more), self._asked
         asked.more = self._more.buffer_info()[0]
         asked.n_more, asked.prompt, asked.nodes, asked.least = n, n_prompt, nodes, least
-        self._read += n
 
     def observe(
         self,
@@ -146,10 +143,23 @@ class NativeDraftGroup:
         if best is not None:
             seen.top_ids, seen.top_scores, seen.top = address(best[0]), address(best[1]), best[0].shape[1]
         seconds = self._asked.seconds
-        _raise(self._lib.ed_drafting_observe(self._handle, self._pointers[2], enabled, seconds))
+        _raise(self._lib.ed_drafting_observe(self.address, self._pointers[2], enabled, seconds))
+
+    def governor(
+        self, bank: Any, account: Any, record: Any, shared: Any, top: int, enabled: int, named: bool
+    ) -> NativeGovernor:
+        return NativeGovernor(self, (bank, account, record, shared), top, enabled, named)
+
+    def unread(self, ids: Sequence[int]) -> array[int]:
+        """The tokens of the text that the tables have not read; they read them next."""
+        read = self._lib.ed_drafting_read(self.address)
+        if len(ids) < read:  # not expected between resets; reading everything again keeps the tables right
+            self.reset()
+            read = 0
+        return array("i", ids[read:])
 
     def clear(self) -> None:
-        self._lib.ed_drafting_clear(self._handle)
+        self._lib.ed_drafting_clear(self.address)
         self._n = 0
 
     def add(
@@ -160,13 +170,13 @@ class NativeDraftGroup:
         array = np.ascontiguousarray(estimates, np.float64)
         _raise(
             self._lib.ed_drafting_add(
-                self._handle, number, n, (c_int32 * n)(*tokens), (c_int32 * n)(*parents), claims, address(array), places
+                self.address, number, n, (c_int32 * n)(*tokens), (c_int32 * n)(*parents), claims, address(array), places
             )
         )
         return list(places)
 
     def order(self, chain: bool) -> list[int]:
-        n = _raise(self._lib.ed_drafting_tree(self._handle, chain, self._pointers[1]))
+        n = _raise(self._lib.ed_drafting_tree(self.address, chain, self._pointers[1]))
         self._n = self._tree.n
         found: list[int] = self._ids[2, :n].tolist()
         return found
@@ -177,7 +187,7 @@ class NativeDraftGroup:
 
     def cut(self, nodes: Sequence[int]) -> tuple[list[int], list[int], list[float], list[int]]:
         n = len(nodes)
-        _raise(self._lib.ed_drafting_cut(self._handle, (c_int32 * n)(*nodes), n, ctypes.byref(self._few)))
+        _raise(self._lib.ed_drafting_cut(self.address, (c_int32 * n)(*nodes), n, ctypes.byref(self._few)))
         tokens, parents, _, by = self._few_ids[:, :n].tolist()
         return tokens, parents, self._few_floats[0, :n].tolist(), by
 
@@ -189,14 +199,14 @@ class NativeDraftGroup:
     def test(self, picked: Sequence[int], calibrated: bool) -> list[int]:
         n = len(picked)
         path = (c_int32 * n)()
-        calibrations = self._calibrations if calibrated else None
-        found = self._lib.ed_drafting_test(self._handle, (c_int64 * n)(*picked), n, calibrations, path)
+        calibrations = self.calibrations if calibrated else None
+        found = self._lib.ed_drafting_test(self.address, (c_int64 * n)(*picked), n, calibrations, path)
         return path[:found]
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self._lib.ed_drafting_free(self._handle)
-            self._handle = None
+        if getattr(self, "address", None):
+            self._lib.ed_drafting_free(self.address)
+            self.address = None
 
 
 def make_table(settings: TableSettings) -> NativeDraftTable | None:

@@ -12,8 +12,9 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import Engine, library
 from edgedec.kernels.cpu.structs import StepResultStruct, StepSettingsStruct, StepsStruct, pack_sequence
-from edgedec.runtime import CallResult, Rows, StepSettings
+from edgedec.runtime import CallResult, Rows, StepGovernor, StepSettings
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
+from edgedec.runtimes._native_govern import NativeGovernor
 from edgedec.runtimes._native_model import NativeAdapter
 from edgedec.runtimes._native_sampler import NativeSampler
 
@@ -47,10 +48,18 @@ class NativeStep:
         self.alone = NativeRun([self.address])
         self._found = StepResultStruct.from_address(self._lib.ed_step_results(self.address))
         self._draft: Any = None
+        self._governor: NativeGovernor | None = None
 
     def start(self, token: int) -> None:
-        self._draft = None
+        self._draft = self._governor = None
         self._lib.ed_step_start(self.address, token)
+
+    def govern(self, governor: StepGovernor, ids: Sequence[int]) -> None:
+        if not isinstance(governor, NativeGovernor):
+            raise UsageError("a governor of another engine")
+        more, self._governor = governor.group.unread(ids), governor
+        if self._lib.ed_step_govern(self.address, governor.address, more.buffer_info()[0], len(more)):
+            raise MemoryError("no memory for a decoding step")
 
     def draft(self, rows: Rows, top: int) -> CallResult:
         n = len(rows)
@@ -73,6 +82,13 @@ class NativeStep:
     @property
     def undecided(self) -> bool:
         return bool(self._found.undecided)
+
+    @property
+    def accepted(self) -> int:
+        return int(self._found.accepted)
+
+    def by(self, row: int) -> int:
+        return int(self._lib.ed_step_by(self.address, row))
 
     def followed(self) -> tuple[list[int], list[int]]:
         found, n = self._found, self._found.accepted
@@ -103,20 +119,18 @@ class NativeRun:
         self._steps, self.tokens = (c_void_p * n)(*addresses), (c_int32 * n)()
         others = ctypes.cast(self._others, c_void_p)
         self.struct = StepsStruct(
-            None, ctypes.addressof(self._steps), others, ctypes.addressof(self.tokens), 0.0, n, len(packed)
+            None, ctypes.addressof(self._steps), others, ctypes.addressof(self.tokens), 0.0, 0, 0, n, len(packed)
         )
         self.struct.address = ctypes.addressof(self.struct)
 
 
-def run_steps(engine: Engine, steps: Sequence[NativeStep], packed: Sequence[bytes]) -> tuple[int, list[int], float]:
-    """One forward of steps and packed calls: the status, the first token of each step, and the seconds."""
+def run_steps(engine: Engine, steps: Sequence[NativeStep], packed: Sequence[bytes]) -> tuple[int, NativeRun]:
+    """One forward of steps and packed calls: the status, and what it returned."""
     alone = len(steps) == 1 and not packed
     run = steps[0].alone if alone else NativeRun([step.address for step in steps], packed)
     code = engine.run_steps(run.struct)
-    if code:
-        return code, [], 0.0
-    tokens = run.tokens[:]
-    for step, token in zip(steps, tokens, strict=True):
-        if token >= 0:
-            step.cache.length += 1
-    return 0, tokens, run.struct.seconds
+    if not code:
+        for step, token in zip(steps, run.tokens, strict=True):
+            if token >= 0:
+                step.cache.length += 1
+    return code, run

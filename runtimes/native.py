@@ -144,12 +144,13 @@ class NativeRuntime:
         if calls:
             drawn, drawn_at = drawn_by(calls)
             packed, results = self._pack(calls, drawn_at, keep)
-        code, tokens, seconds = run_steps(self._started(), steps, packed)
+        code, run = run_steps(self._started(), steps, packed)
         if code:
             _refuse(code, calls)
         if drawn is not None:
             give_drawn(calls, results, drawn)
-        return Stepped(tokens, seconds, results)
+        found = run.struct
+        return Stepped(run.tokens[:], found.seconds, found.rows, found.cells, results)
 
     def _pack(self, calls: Sequence[Call], drawn_at: int, keep: list[Any]) -> tuple[list[bytes], list[CallResult]]:
         """Calls as bytes, and their results, which the library fills."""

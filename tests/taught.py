@@ -73,14 +73,15 @@ def state_of(context: Context) -> tuple[Any, ...]:
 
 def watch_steps(runtime: Any, native: bool) -> Counter[str]:
     """Let generations make their steps natively, or in Python; counts the native ones from now on: forwards, plain,
-    drafted, and calls of others beside them."""
+    drafted, governed, and calls of others beside them."""
     counted = Counter[str]()
     parts = runtime.__dict__.setdefault("own_steps", runtime.capabilities.steps)
 
     def run(owner: Runtime, steps: Sequence[Any], calls: Sequence[Call]) -> Stepped:
         counted["forwards"] += 1
         counted["drafted"] += sum(step._draft is not None for step in steps)
-        counted["plain"] += sum(step._draft is None for step in steps)
+        counted["governed"] += sum(step._governor is not None for step in steps)
+        counted["plain"] += sum(step._draft is None and step._governor is None for step in steps)
         counted["beside"] += len(calls)
         found: Stepped = parts.run(owner, steps, calls)
         return found

@@ -22,7 +22,8 @@ class Context:
     `sampling`: the settings of the generation in progress; `rng`: its random generator; `concurrent`: how many other
     sequences share its calls; `hooks`: the functions of its constraint besides masks; `adapter`: the low-rank weights
     that its calls use; `policy`: the cache policy, None to keep everything (`edgedec.decoding.apply_policy`); `gaps`:
-    the time between its calls.
+    the time between its calls; `left`: the tokens that the runtime's own steps may add from here on, 0 where the next
+    call cannot be such a step.
     """
 
     ids: list[int]
@@ -36,6 +37,7 @@ class Context:
     adapter: Adapter | None = None
     policy: CachePolicy | None = None
     gaps: Gaps = field(default_factory=Gaps)
+    left: int = 0
 
     def fork(self) -> Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own."""

@@ -12,7 +12,7 @@ from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import LogitsProcessor
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.runtime import CallResult, Hidden, Outputs, Rows
+from edgedec.runtime import CallResult, Hidden, Outputs, Rows, StepGovernor, Stepped
 from edgedec.sampling import Probs
 
 State = dict[str, NDArray[Any]]
@@ -38,6 +38,21 @@ class PromptRows:
     embeddings: Hidden
 
 
+class StepDrafting(Protocol):
+    """Drafts that the runtime's own steps make, as `governor` decides."""
+
+    @property
+    def governor(self) -> StepGovernor: ...
+
+    def add_call(self, done: Stepped) -> None:
+        """Learn what a call took."""
+        ...
+
+    def name(self, by: int) -> str:
+        """The names of the drafters of a token, by bit."""
+        ...
+
+
 @dataclass(frozen=True)
 class Draft:
     """A tree of proposed tokens below the last known token, which is parent -1.
@@ -49,7 +64,7 @@ class Draft:
     all of them). prompts: rows that run below it (of a draft that has been through no blocks). by: the names of the
     drafters of each token; why: the governor's reason for a draft of this size; both for display. rest (of an empty
     draft): the number of further calls that run without drafts and without the drafter, which gets no results of them;
-    0: it proposes at the next call.
+    0: it proposes at the next call. steps: drafts in the runtime's own steps, in so many calls from this one on.
     """
 
     tokens: Sequence[int] = ()
@@ -64,6 +79,7 @@ class Draft:
     why: str = ""
     prompts: PromptRows | None = None
     rest: int = 0
+    steps: StepDrafting | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], p: Sequence[float] = ()) -> Draft:

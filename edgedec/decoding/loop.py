@@ -64,6 +64,8 @@ def decode_loop(
                 continue
             rows = yield from text.read()
             draft = yield from text.draft(rows)
+            if draft.steps is not None:
+                continue
             seen = yield from text.verify(rows, draft)
             text.learn(draft, seen)
             yield from text.deliver(draft, seen)
@@ -127,18 +129,26 @@ class TextGeneration:
 
     def rest(self) -> Generator[Steps, None, bool]:
         """Let the runtime make steps by itself while the drafter rests; returns whether it made any."""
-        context, native = self.context, self.step.native
-        room = context.cache.capacity - context.cache.length
-        n = min(self._rest, room if self._left is None else min(room, self._left))
-        if self._trace is not None or n < 1 or len(context.ids) != context.cache.length + 1 or not native.possible():
+        native, left = self.step.native, self._own_steps() if self._rest > 0 else 0
+        if left < 1:
             return False
-        made = yield from native.run(n)
-        self._rest -= made
+        drafting = self._resting.steps if self._resting is not None else None
+        made, tokens = yield from native.run(self._rest, left, drafting)
+        self._rest = self._rest - made if drafting is None else 0
         if self._left is not None:
-            self._left -= made
+            self._left -= tokens
         if native.ended:
             self._stop("eos")
         return True
+
+    def _own_steps(self) -> int:
+        """The most tokens that the runtime may add by steps of its own from here on; 0 where the next call cannot be
+        such a step."""
+        context = self.context
+        if self._trace is not None or len(context.ids) != context.cache.length + 1 or not self.step.native.possible():
+            return 0
+        room = context.cache.capacity - context.cache.length
+        return room if self._left is None else min(room, self._left)
 
     def read(self) -> Generator[Request, Any, Rows]:
         """Apply the cache policy and read pending tokens; returns the rows that remain for the step's own call."""
@@ -157,12 +167,16 @@ class TextGeneration:
 
     def draft(self, rows: Rows) -> Generator[Request | Offer, Any, Draft]:
         """The drafter's proposal below these rows; empty while the drafter rests."""
-        if self._resting is not None and self._rest > 0 and len(rows) == 1:
+        resting = self._resting
+        if resting is not None and resting.steps is None and self._rest > 0 and len(rows) == 1:
             self._rest -= 1
-            return self._resting
-        self._resting, self._rest = None, 0
+            return resting
+        self._resting, self._rest, self.context.left = None, 0, self._own_steps()
         proposal = self._drafter.propose(self.context, self._room(len(rows)), 0.0)
-        return proposal if isinstance(proposal, Draft) else (yield from proposal)
+        draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
+        if draft.steps is not None:
+            self._resting, self._rest = draft, draft.rest
+        return draft
 
     def verify(self, rows: Rows, draft: Draft) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the rows and the draft, and choose the tokens that follow."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgedec.decoding.allocation import Offer
-from edgedec.runtime import Call, CallResult, DecodingStep, Rows, Runtime
+from edgedec.runtime import Call, CallResult, DecodingStep, Rows, Runtime, Stepped
 
 
 class Token(int):
@@ -74,16 +74,20 @@ Request = Call | ForwardOn
 
 
 class Steps:
-    """Steps of plain decoding that the runtime makes by itself. The runner runs them one after another and delivers
-    their tokens; the loop continues, without an answer, when no step is `left`. began: when the step began, set by the
-    runner after each delivery."""
+    """Steps that the runtime makes by itself: of plain decoding, or with drafts that its governor chooses. The runner
+    runs them one after another and delivers their tokens; the loop continues, without an answer, when no step is
+    `left`. began: when the step began, set by the runner after each delivery."""
 
     native: DecodingStep
     left: int
     began: float
 
-    def take(self, token: int, forward: float) -> Token | None:
-        """Add a step's token to the text; None: it ends the text and is not delivered. forward: seconds."""
+    def take(self, token: int, done: Stepped) -> Token | None:
+        """Add the first token of a step to the text; None: it ends the text and is not delivered. done: the forward."""
+        raise NotImplementedError
+
+    def more(self) -> Token | None:
+        """Add the next token of the same step; None: there is none."""
         raise NotImplementedError
 
 
@@ -94,7 +98,7 @@ class Together(NamedTuple):
 
 
 # Yields calls, each answered by a `Completed`; offers of drafts, each answered by a `Grant`; the generated tokens; and
-# steps of plain decoding, whose tokens the runner takes.
+# steps of the runtime's own, whose tokens the runner takes.
 # Where the runner accepts it (`ConstraintHooks.parks`), also `Waiting`.
 DecodeLoop = Generator[Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
 # The same for a loop that holds several forks: a search, best of n. `Together` is answered by a list of `Completed`.

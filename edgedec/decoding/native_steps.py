@@ -10,9 +10,11 @@ from time import perf_counter
 from edgedec.decoding.call_rows import with_draft
 from edgedec.decoding.chooser import Chooser
 from edgedec.decoding.context import Context
-from edgedec.decoding.draft import Draft
+from edgedec.decoding.draft import Draft, StepDrafting
 from edgedec.decoding.messages import Completed, DraftedStep, Stats, StepResult, Steps, Token
-from edgedec.runtime import Capabilities, DecodingStep, Outputs, Rows
+from edgedec.runtime import Capabilities, DecodingStep, Outputs, Rows, StepGovernor, Stepped
+
+_NO_ROWS = list[int]()
 
 
 class NativeSteps(Steps):
@@ -25,6 +27,8 @@ class NativeSteps(Steps):
         self._parts = capabilities.steps
         self._accept = chooser.accept if chooser.config.sampling.adjusts else None
         self.left, self.ended, self.began = 0, False, 0.0
+        # Of the step in progress: rows and tokens that are not delivered yet, the last ones first.
+        self._rows, self._picked = _NO_ROWS, list[int]()
 
     def possible(self) -> bool:
         """Whether the runtime makes this generation's steps as it is now."""
@@ -37,38 +41,96 @@ class NativeSteps(Steps):
             self.native = self._parts.make(settings)
         return True
 
-    def run(self, n: int) -> Generator[NativeSteps, None, int]:
-        """Let the runner make at most n plain steps after the text, whose last token is not cached. Returns how many it
-        made."""
+    def run(self, n: int, tokens: int, drafting: StepDrafting | None) -> Generator[NativeSteps, None, tuple[int, int]]:
+        """Let the runner make at most n steps after the text, whose last token is not cached, and add at most so many
+        tokens. drafting: of their drafts. Returns how many it made and added."""
         native, stats, context = self.native, self._stats, self._context
-        self.left, calls, numbers = n, stats.calls, native.numbers
+        calls, generated = stats.calls, stats.generated
+        self.left, self._tokens, self._known, self._drafting = n, tokens, native.numbers, drafting
         self._chooser.follow()
         native.start(context.ids[-1])
+        if drafting is not None:
+            governor = drafting.governor
+            native.govern(governor, context.ids)
+            self._company, self._spent, self._drafted = context.concurrent, governor.seconds, governor.drafted
         self.began = perf_counter()
         try:
             yield self
         finally:
             if native.settings.rng is not None:  # the number of a step that failed, or was interrupted
-                _put_back(native, native.numbers - numbers - (stats.calls - calls))
-        return stats.calls - calls
+                _put_back(native, native.numbers - self._known)
+        return stats.calls - calls, stats.generated - generated
 
-    def take(self, token: int, forward: float) -> Token | None:
-        """Add a step's token to the text; None: it ends the text and is not delivered. forward: seconds."""
+    def take(self, token: int, done: Stepped) -> Token | None:
+        """Add the first token of a step to the text; None: it ends the text and is not delivered. done: the forward."""
         now, stats = perf_counter(), self._stats
         if token < 0:
             token = self._decided(token)
         stats.decode_s += now - self.began
-        stats.forward_s += forward
+        stats.forward_s += done.seconds
         stats.calls += 1
         self.left -= 1
+        self._known += 1
+        self._rows = _NO_ROWS
+        if self._drafting is not None:
+            self._follow(self._drafting, done)
+        return self._add(token)
+
+    def _follow(self, drafting: StepDrafting, done: Stepped) -> None:
+        """Account for a governed step: its time, its draft, and the tokens that follow the first."""
+        native, gaps, stats, governor = self.native, self._context.gaps, self._stats, drafting.governor
+        drafting.add_call(done)
+        spent, drafted = governor.seconds, governor.drafted
+        gaps.count(spent - self._spent)
+        if drafted > self._drafted:
+            gaps.add_draft()
+            stats.proposed += drafted - self._drafted
+        self._spent, self._drafted = spent, drafted
+        if native.accepted > 1:
+            path, picked = native.followed()
+            self._rows, self._picked = path[:0:-1], picked[:0:-1]
+            stats.accepted += len(self._rows)
+            # The numbers of tokens that are not delivered yet are drawn again.
+            more = native.numbers - self._known
+            _put_back(native, more)
+            self._known += more
+        if governor.sequences != self._context.concurrent + 1:
+            self._meet(governor, self._context.concurrent)
+
+    def _meet(self, governor: StepGovernor, others: int) -> None:
+        """Go on in other company; where it is very different the terms are renewed first."""
+        governor.sequences = others + 1
+        if abs(others - self._company) > (self._company + 1) // 4:
+            self.left = 0
+
+    def more(self) -> Token | None:
+        """Add the next token of the same step; None: there is none."""
+        if not self._rows or not self._tokens or self.ended:
+            return None
+        row, token = self._rows.pop(), self._picked.pop()
+        context, settings = self._context, self.native.settings
+        context.cache.commit((row,))
+        if settings.rng is not None:
+            settings.rng.random()
+        return self._add(token)
+
+    def _add(self, token: int) -> Token | None:
+        """The token, as the next of the text; None: it ends the text."""
+        self._tokens -= 1
         if token in self._ends:
             self.left, self.ended = 0, True
             return None
+        if not self._tokens:
+            self.left = 0
         self._context.ids.append(token)
-        stats.generated += 1
+        self._stats.generated += 1
         if self._accept is not None:
             self._accept(token)
-        return int.__new__(Token, token)
+        found = int.__new__(Token, token)
+        if self._rows:
+            assert self._drafting is not None
+            found.by = self._drafting.name(self.native.by(self._rows[-1]))
+        return found
 
     def verify(self, first: Rows, draft: Draft, wanted: Outputs) -> Generator[DraftedStep, Completed, StepResult]:
         """Run the last token and the draft below it, and follow the model's choices through it."""

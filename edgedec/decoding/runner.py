@@ -20,7 +20,7 @@ from edgedec.decoding.messages import (
     Token,
     Waiting,
 )
-from edgedec.runtime import Call, CallResult, Runtime
+from edgedec.runtime import Call, CallResult, Runtime, Stepped
 
 Own = Call | DraftedStep
 """What a sequence's own runtime runs."""
@@ -33,29 +33,29 @@ def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Complete
 
 
 def run_together(
-    runtime: Runtime, requests: Sequence[Request | DraftedStep], plain: Sequence[Steps]
-) -> tuple[list[Completed], list[int], float]:
-    """As `run_requests`, with plain steps of other sequences in the runtime's first forward: their tokens, and the
-    seconds of that forward."""
+    runtime: Runtime, requests: Sequence[Request | DraftedStep], steps: Sequence[Steps]
+) -> tuple[list[Completed], Stepped | None]:
+    """As `run_requests`, with steps of other sequences in the runtime's first forward; what that forward did for
+    them."""
     found: list[Completed | None] = [None] * len(requests)
-    groups: dict[int, tuple[Runtime, list[int]]] = {id(runtime): (runtime, [])} if plain else {}
+    groups: dict[int, tuple[Runtime, list[int]]] = {id(runtime): (runtime, [])} if steps else {}
     for i, request in enumerate(requests):
         owner = request.runtime if isinstance(request, ForwardOn) else runtime
         groups.setdefault(id(owner), (owner, []))[1].append(i)
-    tokens, seconds = list[int](), 0.0
+    stepped: Stepped | None = None
     for owner, members in groups.values():
         items = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
-        steps, done = plain if owner is runtime else (), list[Completed]()
-        for part in _parts(items, len(steps), owner.capabilities.largest_call):
-            if steps or any(isinstance(item, DraftedStep) for item in part):
-                more, tokens, seconds = _forward_steps(owner, part, steps)
-                steps = ()
+        own, done = steps if owner is runtime else (), list[Completed]()
+        for part in _parts(items, len(own), owner.capabilities.largest_call):
+            if own or any(isinstance(item, DraftedStep) for item in part):
+                more, result = _forward_steps(owner, part, own)
+                stepped, own = (result if own else stepped), ()
             else:
                 more = _forward(owner, [item for item in part if isinstance(item, Call)])
             done += more
         for i, completed in zip(members, done, strict=True):
             found[i] = completed
-    return [completed for completed in found if completed is not None], tokens, seconds
+    return [completed for completed in found if completed is not None], stepped
 
 
 def _parts(items: Sequence[Own], rows: int, most: int) -> Generator[Sequence[Own]]:
@@ -70,31 +70,15 @@ def _parts(items: Sequence[Own], rows: int, most: int) -> Generator[Sequence[Own
     yield items[start:]
 
 
-def _forward_steps(
-    owner: Runtime, items: Sequence[Own], plain: Sequence[Steps]
-) -> tuple[list[Completed], list[int], float]:
-    """One forward of calls and of the runtime's own steps, those with drafts among `items`."""
+def _forward_steps(owner: Runtime, items: Sequence[Own], steps: Sequence[Steps]) -> tuple[list[Completed], Stepped]:
+    """One forward of calls and of the runtime's own steps, those with drafts of Python among `items`."""
     drafted = [item for item in items if isinstance(item, DraftedStep)]
     calls = [item for item in items if isinstance(item, Call)]
-    steps = [*(each.native for each in plain), *(each.native for each in drafted)]
     assert owner.capabilities.steps is not None
-    cells = _cells(items, plain) if items else 0  # before the run, which commits rows
-    tokens, seconds, results = owner.capabilities.steps.run(owner, steps, calls)
-    rows = len(plain) + sum(item.rows.count if isinstance(item, Call) else item.rows for item in items)
-    whole, first, given = all(map(runs_whole, calls)), iter(tokens[len(plain) :]), iter(results)
+    done = owner.capabilities.steps.run(owner, [each.native for each in (*steps, *drafted)], calls)
+    whole, first, given = all(map(runs_whole, calls)), iter(done.tokens[len(steps) :]), iter(done.results)
     of = [next(given) if isinstance(item, Call) else CallResult(drawn=next(first)) for item in items]
-    return [Completed(result, rows, seconds, cells, whole) for result in of], tokens[: len(plain)], seconds
-
-
-def _cells(items: Sequence[Own], plain: Sequence[Steps]) -> int:
-    """The `text_cells` of a forward."""
-    cells = sum(text_cells(1, steps.native.settings.cache.length) for steps in plain)
-    for item in items:
-        if isinstance(item, Call):
-            cells += text_cells(item.rows.count, item.cache.length)
-        else:
-            cells += text_cells(item.rows, item.native.settings.cache.length)
-    return cells
+    return [Completed(result, done.rows, done.seconds, done.cells, whole) for result in of], done
 
 
 def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
@@ -163,21 +147,22 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
 
 
 def _run_steps(runtime: Runtime, steps: Steps, gaps: Gaps, since: float) -> Generator[Token, None, float]:
-    """The tokens of plain steps; returns when the last forward ended, as if the consumer had taken no time."""
+    """The tokens of the runtime's own steps; returns when the last forward ended, without the consumer's time."""
     assert runtime.capabilities.steps is not None
     run, own = runtime.capabilities.steps.run, (steps.native,)
     while steps.left:
         began = perf_counter()
         gaps.add_forward(began - since)
-        (number,), seconds, _ = run(runtime, own, ())
-        since = began + seconds
-        token = steps.take(number, seconds)
-        if token is not None:
+        done = run(runtime, own, ())
+        since = began + done.seconds
+        token = steps.take(done.tokens[0], done)
+        while token is not None:
             given = perf_counter()
             yield token
             steps.began = perf_counter()
             since += steps.began - given
             gaps.tokens += 1
+            token = steps.more()
     return since
 
 
@@ -200,7 +185,7 @@ def _run_together(
 ) -> tuple[list[Completed], float]:
     """The results of calls that run in one forward, and the time at which it ended."""
     began = perf_counter()
-    answers, _, _ = run_together(runtime, requests, ())
+    answers, _ = run_together(runtime, requests, ())
     gaps.add_forward(began - since, own=any(map(is_own, requests)))
     ended = perf_counter()
     if gaps.watched:

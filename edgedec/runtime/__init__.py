@@ -42,7 +42,16 @@ from edgedec.runtime.registry import (
     unavailable_reason,
 )
 from edgedec.runtime.sampler import Drawing, MakeSampler, SamplingSettings, TokenSampler
-from edgedec.runtime.steps import DecodingStep, StepParts, Stepped, StepSettings
+from edgedec.runtime.steps import (
+    SILENT,
+    DecodingStep,
+    Governed,
+    StepCosts,
+    StepGovernor,
+    StepParts,
+    Stepped,
+    StepSettings,
+)
 from edgedec.runtime.view import PAGE, View
 
 __all__ = [
@@ -50,6 +59,7 @@ __all__ = [
     "DEVICE_NAMES",
     "PAGE",
     "RUNTIMES",
+    "SILENT",
     "Adapter",
     "Calibrated",
     "Call",
@@ -61,6 +71,7 @@ __all__ = [
     "DraftTable",
     "DraftingParts",
     "Drawing",
+    "Governed",
     "Hidden",
     "Logits",
     "MakeSampler",
@@ -71,6 +82,8 @@ __all__ = [
     "RuntimeFacts",
     "RuntimeOptions",
     "SamplingSettings",
+    "StepCosts",
+    "StepGovernor",
     "StepParts",
     "StepSettings",
     "Stepped",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from numpy.typing import NDArray
 
 from edgedec.cache.rows import Rows
+from edgedec.runtime.steps import StepGovernor
 
 # The rows of a table: keys int64 [n], ids int32 [n, k], p float32 [n, k], visits int32 [n].
 TableRows = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -106,6 +107,13 @@ class DraftGroup(Protocol):
     ) -> None:
         """Update the tables in `enabled` with a verified call (`edgedec.decoding.messages.StepResult`). best: ids and
         scores of the rows from `root` on."""
+        ...
+
+    def governor(
+        self, bank: Any, account: Any, record: Any, shared: Any, top: int, enabled: int, named: bool
+    ) -> StepGovernor:
+        """A governor of the tables in `enabled`; top: how many best tokens they learn from; named: the user named them.
+        The others are structures of `edgedec.speculation`, which it reads and writes."""
         ...
 
     def clear(self) -> None:

@@ -27,6 +27,56 @@ class StepSettings(NamedTuple):
     ends: frozenset[int]
 
 
+class StepCosts(NamedTuple):
+    """Of the next calls. seconds: by rows, from 0 on; per_cell: of a cached token; plain, draft: outside of calls, of a
+    token and of a draft; limit: the most drafted rows that could pay; least: the least chance of a path."""
+
+    seconds: Sequence[float]
+    per_cell: float
+    plain: float
+    draft: float
+    limit: int
+    least: float
+
+
+class Governed(NamedTuple):
+    """What governed steps have done. length: the text's length at the last decision; proposed, accepted: by drafter;
+    sizes: steps by drafted rows; silent: steps without a draft by `SILENT`; seconds: of deciding and learning."""
+
+    steps: int
+    length: int
+    proposed: list[int]
+    accepted: list[int]
+    sizes: list[int]
+    silent: list[int]
+    seconds: float
+
+
+class StepGovernor(Protocol):
+    """Lets the steps of one text draft by themselves, with the tables of a `DraftGroup`. `sequences`: of the next
+    call; seconds, drafted: of all its steps so far, the time of deciding and learning, and the guesses that ran."""
+
+    sequences: int
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def drafted(self) -> int: ...
+
+    def renew(self, costs: StepCosts, sequences: int, n_prompt: int, left: int, capacity: int) -> None:
+        """Set the terms of the next steps. left: the most tokens that may come; capacity: of the cache."""
+        ...
+
+    def drain(self) -> Governed:
+        """What the steps since the last `drain` have done."""
+        ...
+
+
+# The reasons of `Governed.silent`: nothing was to be asked, the balance, no guess, guesses that do not pay, no room.
+SILENT = ("waiting", "bank", "no_guess", "refused", "no_room")
+
+
 class DecodingStep(Protocol):
     """The steps of one generation. Each draw takes its number from the generation's own generator when it is made, so
     that its state is never out of date."""
@@ -36,6 +86,10 @@ class DecodingStep(Protocol):
 
     def start(self, token: int) -> None:
         """The next runs are of one row each, the first of them of this token, the only one that is not cached."""
+        ...
+
+    def govern(self, governor: StepGovernor, ids: Sequence[int]) -> None:
+        """Let the runs since `start` draft as the governor decides. ids: the text."""
         ...
 
     def draft(self, rows: Rows, top: int) -> CallResult:
@@ -50,6 +104,15 @@ class DecodingStep(Protocol):
     @property
     def undecided(self) -> bool:
         """Whether the last run stopped at a row whose logits do not decide the token; the sampler has them."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """How many rows `followed` returns."""
+        ...
+
+    def by(self, row: int) -> int:
+        """The drafters that proposed a row of the last run of a governed step, by bit."""
         ...
 
     def followed(self) -> tuple[list[int], list[int]]:
@@ -70,10 +133,13 @@ class DecodingStep(Protocol):
 
 class Stepped(NamedTuple):
     """tokens: the first one that each step picked; -1: undecided; -2: there was no memory for it. seconds: of the
-    forward. results: of the other calls."""
+    forward; rows: in it, drafted ones among them; cells: the cached tokens that they read (`text_cells` of
+    edgedec.decoding.allocation). results: of the other calls."""
 
     tokens: list[int]
     seconds: float
+    rows: int
+    cells: int
     results: list[CallResult]
 
 

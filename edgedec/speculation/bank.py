@@ -13,6 +13,7 @@ short texts lose no more than one long text."""
 
 from __future__ import annotations
 
+from ctypes import Structure, c_double, c_int64
 from dataclasses import dataclass
 
 # The most of its own gains that a text may risk, in calls without drafts.
@@ -36,43 +37,60 @@ class Terms:
 AUTO, NAMED = Terms(0.008, 1.0), Terms(0.1, 6.4)
 
 
-class Bank:
+class Bank(Structure):
     """`left`: the balance in seconds. `saved`, `lost`: seconds that drafts saved and cost so far, drafters' own time
-    included."""
+    included. rate, most: of its terms; call: the seconds of a call without drafts; expected, accepted: guesses of late;
+    opened: whether the balance was set."""
+
+    rate: float
+    most: float
+    left: float
+    saved: float
+    lost: float
+    call: float
+    expected: float
+    accepted: float
+    opened: int
+    _fields_ = (
+        *((name, c_double) for name in ("rate", "most", "left", "saved", "lost", "call", "expected", "accepted")),
+        ("opened", c_int64),
+    )
 
     def __init__(self, terms: Terms = AUTO) -> None:
-        self.terms, self.left = terms, 0.0
-        self.saved = self.lost = 0.0
-        self._call, self._open = 0.0, False
-        self._expected = self._accepted = 0.0
+        super().__init__(terms.rate, terms.most)
+        self.terms = terms
 
     def open(self, call: float) -> None:
         """Set the seconds of a call without drafts; the first time also the balance."""
-        self._call = call
-        if not self._open:
-            self.left, self._open = self.terms.most * call, True
-        self.left = min(self.left, self.terms.most * call)
+        self.call = call
+        if not self.opened:
+            self.left, self.opened = self.most * call, 1
+        self.left = min(self.left, self.most * call)
 
     def add(self, seconds: float) -> None:
         """Add a gain, or a loss if it is negative."""
-        self.left = min(self.left + seconds, self.terms.most * self._call)
+        self.left = min(self.left + seconds, self.most * self.call)
 
     def add_guesses(self, expected: float, accepted: int) -> None:
         """Add the expected and the actual number of accepted guesses of a call."""
-        self._expected = self._expected * _KEEP + expected
-        self._accepted = self._accepted * _KEEP + accepted
+        self.expected = self.expected * _KEEP + expected
+        self.accepted = self.accepted * _KEEP + accepted
 
     @property
     def trust(self) -> float:
         """The factor on chances: lower if fewer guesses are accepted than expected."""
-        return min(1.0, (self._accepted + _GOOD) / (self._expected + _GOOD))
+        return min(1.0, (self.accepted + _GOOD) / (self.expected + _GOOD))
 
 
-class TextAccount:
+class TextAccount(Structure):
     """The account of one text in a bank. `own`: the seconds that its drafts gained and that it may risk."""
 
+    own: float
+    _fields_ = (("own", c_double),)
+
     def __init__(self, bank: Bank) -> None:
-        self.bank, self.own = bank, 0.0
+        super().__init__()
+        self.bank = bank
 
     @property
     def left(self) -> float:
@@ -85,7 +103,7 @@ class TextAccount:
 
     def add_time(self, seconds: float) -> None:
         """Add the time that the tokens since the last call of this would have taken without drafts."""
-        self.bank.add(self.bank.terms.rate * seconds)
+        self.bank.add(self.bank.rate * seconds)
 
     def settle(self, saved: float, cost: float, call: float) -> None:
         """Add a draft that saved `saved` seconds of calls and cost `cost`; call: the seconds of a call without it."""

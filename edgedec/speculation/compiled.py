@@ -11,7 +11,9 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters._tables.compiled import CompiledDrafter, best_shown
-from edgedec.runtime import Calibrated, DraftGroup, WatchPrices
+from edgedec.runtime import Calibrated, DraftGroup, StepGovernor, Stepped, WatchPrices
+from edgedec.speculation.bank import TextAccount
+from edgedec.speculation.record import DrafterRecord
 
 # Drafters have a bit each.
 _MOST = 30
@@ -45,6 +47,7 @@ class CompiledMerger:
         parts = next(drafter.parts for drafter in found if drafter is not None)
         self._group: DraftGroup = parts.group([drafter and drafter.table for drafter in found], calibrations)
         self.numbers = [number for number, drafter in enumerate(found) if drafter is not None]
+        self._top = max((drafters[number].outputs.top for number in self.numbers), default=0)
         self._taught = sum(1 << number for number in self.numbers if drafters[number].prompt_rows)
         self.seconds: NDArray[Any] = self._group.seconds
         self._known: dict[int, list[tuple[int, int]]] = {}
@@ -120,7 +123,7 @@ class CompiledMerger:
     def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft:
         """As `TreeMerger.cut`."""
         tokens, parents, p, drafters = self._group.cut(nodes)
-        return Draft(tokens, parents, p, by=[self._named(mask, by) for mask in drafters], why=why)
+        return Draft(tokens, parents, p, by=[self.name(mask, by) for mask in drafters], why=why)
 
     def path(self, picked: Sequence[int]) -> list[int]:
         """The nodes that match the picked tokens, from the root."""
@@ -131,7 +134,13 @@ class CompiledMerger:
         that was right."""
         return self._group.test(picked, True)
 
-    def _named(self, mask: int, by: Sequence[str]) -> str:
+    def governor(self, record: DrafterRecord, account: TextAccount, named: bool) -> StepGovernor:
+        """The runtime's governor of these tables, which have one record together."""
+        enabled = sum(1 << number for number in self.numbers)
+        return self._group.governor(account.bank, account, record, record.shared, self._top, enabled, named)
+
+    def name(self, mask: int, by: Sequence[str]) -> str:
+        """The names of these drafters; by: by number."""
         name = self._names.get(mask)
         if name is None:
             name = self._names[mask] = "+".join([by[number] for number, _ in self._numbers(mask)])
@@ -148,6 +157,29 @@ class CompiledMerger:
             self.best_first()
             self._found, self._by = self._group.nodes(), None
         return self._found
+
+
+class TableSteps:
+    """Drafts of the runtime's tables in its own steps (`StepDrafting`). learn: takes a call's rows, seconds and cached
+    tokens."""
+
+    def __init__(
+        self,
+        merger: CompiledMerger,
+        record: DrafterRecord,
+        account: TextAccount,
+        names: Sequence[str],
+        named: bool,
+        learn: Callable[[int, float, int], None],
+    ) -> None:
+        self._merger, self._names, self._learn = merger, names, learn
+        self.governor = merger.governor(record, account, named)
+
+    def add_call(self, done: Stepped) -> None:
+        self._learn(done.rows, done.seconds, done.cells)
+
+    def name(self, by: int) -> str:
+        return self._merger.name(by, self._names)
 
 
 def compiled_merger(drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> CompiledMerger | None:

@@ -11,14 +11,14 @@ from operator import or_
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.draft import Drafter, State
+from edgedec.decoding.draft import Draft, Drafter, State
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters.off import Off
-from edgedec.runtime import CallResult, Outputs, Rows
+from edgedec.runtime import SILENT, CallResult, Outputs, Rows, StepCosts
 from edgedec.speculation import state as states
 from edgedec.speculation.bank import AUTO, Bank, Terms, TextAccount, risked
-from edgedec.speculation.compiled import compiled_merger
+from edgedec.speculation.compiled import TableSteps, compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.prices import SURE, Prices, UsefulRows
 from edgedec.speculation.probing import Survey
@@ -67,8 +67,8 @@ class Governed:
         self._prices: Prices | None = None
         self._why, self._sequences = WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
-        # Calls without drafts, by reason.
-        self._whys: dict[str, int] = {}
+        # Calls without drafts, by reason; calls by the size of their drafts.
+        self._whys, self._sizes = dict[str, int](), dict[int, int]()
         self._begin_text()
         self._link()
 
@@ -102,7 +102,8 @@ class Governed:
         self._tables = [self.members[number] for number in numbers]
         self._mask = sum(1 << number for number in numbers)
         self._others = [(n, member) for n, member in enumerate(self.members) if n not in numbers]
-        # The record of all tables together.
+        # The record of all tables together, and the runtime's steps that draft with them, made when first needed.
+        self._steps: TableSteps | None = None
         name = "+".join(member.name for member in self._tables)
         self._group = self._record(name, Off()) if self._tables else None
 
@@ -139,7 +140,7 @@ class Governed:
 
     def _begin(self, context: Context) -> None:
         """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
-        costs, self._sequences = self.costs, context.concurrent + 1
+        costs, self._sequences, steps = self.costs, context.concurrent + 1, self._drain()
         context.gaps.watch(costs.outside)
         self._gaps, n = context.gaps, len(context.ids)
         self._prices, self._watched = None, False
@@ -157,7 +158,7 @@ class Governed:
         if self._rest:
             self._whys[WAITING] = self._whys.get(WAITING, 0) + min(self._rest, max(n - self._length - 1, 0))
         for record in self._records:
-            record.pass_calls(1 + self._rest, self._sequences)
+            record.pass_calls(1 + self._rest + (0 if record is self._group else steps), self._sequences)
         self._length, self._rest = n, 0
 
     def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, DrafterRecord]]:
@@ -165,12 +166,6 @@ class Governed:
         for a draft."""
         left, self._why = self.account.left, WAITING
         named, row = self._terms is not AUTO and left > 0, self._row(prices)
-        if self._group is not None and (named or self._group.ready(prices)):
-            if risked(left, SURE) > self._group.takes + row:
-                self._watched = True
-                self._learners = [*self._tables, *(m for m in self._learners if m not in self._tables)]
-            else:
-                self._why = BANK
         found = []
         for number, member in self._others:
             if reading and member in self._readers() and member not in self._learners:
@@ -186,14 +181,70 @@ class Governed:
                 found.append((number, member))
         return found
 
+    def _ask_tables(self, prices: Prices) -> None:
+        """Decide whether the runtime's tables propose for the next call."""
+        left, group = self.account.left, self._group
+        if group is None or not ((self._terms is not AUTO and left > 0) or group.ready(prices)):
+            return
+        if risked(left, SURE) > group.takes + self._row(prices):
+            self._watched = True
+            self._learners = [*self._tables, *(m for m in self._learners if m not in self._tables)]
+        else:
+            self._why = BANK
+
+    def _own_steps(self, context: Context, calls: int) -> Draft:
+        """Let the runtime draft with its tables in so many steps of its own."""
+        group, compiled = self._group, self._compiled
+        assert group is not None
+        assert compiled is not None
+        if self._steps is None:
+            named = self._terms is not AUTO
+            self._steps = TableSteps(compiled, group, self.account, self._names, named, self._add_call)
+        costs, useful = self.costs, self._useful
+        terms = StepCosts(
+            costs.seconds, costs.per_cell, costs.outside.plain, costs.outside.draft, useful.limit, useful.least
+        )
+        self._steps.governor.renew(terms, self._sequences, context.n_prompt, context.left, context.cache.capacity)
+        return Draft(rest=calls, steps=self._steps)
+
+    def _add_call(self, rows: int, seconds: float, cells: int) -> None:
+        """Learn what a call took."""
+        costs = self.costs
+        if costs.add(rows, seconds, cells) and self._survey is not None:
+            plain = self._prices.call if self._prices is not None else costs.seconds[min(self._sequences, costs.most)]
+            self._survey.add(seconds, plain)
+
+    def _drain(self) -> int:
+        """Account for the steps that the runtime has made by itself since the last call; returns their number."""
+        if self._steps is None:
+            return 0
+        done = self._steps.governor.drain()
+        if not done.steps:
+            return 0
+        self._length = done.length
+        for member, proposed, accepted in zip(self.members, done.proposed, done.accepted, strict=True):
+            member.proposed += proposed
+            member.accepted += accepted
+        for reason, calls in zip(SILENT, done.silent, strict=True):
+            if calls:
+                self._whys[reason] = self._whys.get(reason, 0) + calls
+        for size, calls in enumerate(done.sizes):
+            if calls:
+                self._sizes[size] = self._sizes.get(size, 0) + calls
+        if self._shared is not None and any(done.proposed):
+            states.share_calibrations(self.members, self._shared)
+        return done.steps
+
     def _row(self, prices: Prices) -> float:
         """The seconds of the smallest draft."""
         return prices.added[min(1, len(prices.added) - 1)] + prices.draft
 
-    def _calls_to_rest(self, prices: Prices) -> int:
-        """The calls for which no drafter is to be asked."""
-        records = [record for record in self._records if not record.hopeless]
-        if any(record.reads and record in self._learners for record in records) or self._terms is not AUTO:
+    def _calls_to_rest(self, prices: Prices, tables: bool = True) -> int:
+        """The calls for which no drafter is to be asked; tables: the runtime's tables neither."""
+        records = [r for r in self._records if not r.hopeless and (tables or r is not self._group)]
+        if any(record.reads and record in self._learners for record in records):
+            return 0
+        if records and self._terms is not AUTO:
             return 0
         wait = min((record.calls_left(prices) for record in records), default=_REST)
         if self._why == BANK and not self._watched:
@@ -227,6 +278,7 @@ class Governed:
             self._link()
 
     def _report(self) -> dict[str, Any]:
+        self._drain()
         prices, found = self._prices, {}
         for member in self.members:
             found[member.name] = member.report(prices)

@@ -54,8 +54,6 @@ class Governor(Governed):
         super().__init__(drafters, costs, survey, shared, terms)
         self.effort: Effort | None = None
         self._fixed, self._trees, self._calls = fixed, trees, 0
-        # Calls by the size of their drafts.
-        self._sizes: dict[int, int] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -78,7 +76,7 @@ class Governor(Governed):
         survey = self._survey
         probe = 0 if self._fixed or survey is None else survey.more(self._sequences, nodes)
         self._probing = probe > 0
-        if nodes < 1:
+        if nodes < 1 and not (context.left and prices):
             return self._none(NO_ROOM, began)
         if prices is None:
             if probe:
@@ -86,6 +84,15 @@ class Governor(Governed):
                 return probing(Draft(), probe, context, self._trees)
             return self._none(MEASURING, began)
         asked = self._asked(prices, reading=len(context.ids) - context.cache.length > 1)
+        own = context.left > 0 and self._group is not None and not (asked or probe or self._learners)
+        if own and (calls := self._calls_to_rest(prices, tables=False)):
+            draft = self._own_steps(context, calls)
+            self._spend(perf_counter() - began)
+            self.account.settle(0.0, self._spent, prices.call)
+            return draft
+        if nodes < 1:
+            return self._none(NO_ROOM, began)
+        self._ask_tables(prices)
         self._found = Proposals.of(self._compiled, self.costs.seconds)
         few = self._watch(context, nodes, prices) if self._watched else 0
         if few or asked or probe:
@@ -213,10 +220,9 @@ class Governor(Governed):
         return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
 
     def observe(self, step: StepResult) -> None:
-        began, costs = perf_counter(), self.costs
-        if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
-            plain = self._prices.call if self._prices is not None else costs.seconds[min(self._sequences, costs.most)]
-            self._survey.add(step.seconds, plain)
+        began = perf_counter()
+        if step.whole:
+            self._add_call(step.total, step.seconds, step.cells)
         found, prices = self._found, self._prices
         tokens, rows = judge(found, self._kept, step, self.members, self.account.bank) if found else ([], [])
         self._teach(step)
@@ -267,13 +273,15 @@ class Governor(Governed):
         self.account.settle(prices.token * accepted, row * own + spent + prices.draft, prices.call)
 
     def report(self) -> dict[str, Any]:
+        drafters = self._report()
         return {
             "silent": sum(self._whys.values()),
             "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
-            "drafters": self._report(),
+            "drafters": drafters,
         }
 
     def reset(self) -> None:
+        self._drain()
         for member in self.members:
             member.drafter.reset()
         for record in self._records:

@@ -7,6 +7,7 @@ changes with the number of sequences. What a drafter did in other texts counts a
 
 from __future__ import annotations
 
+from ctypes import Structure, c_double, c_int64
 from math import ceil
 from typing import Any
 
@@ -35,26 +36,39 @@ _UNREAD = 16
 _LONGEST = 256
 
 
-class DrafterRecord:
-    """One drafter of a text. `name`, `drafter`, `calibration`; `proposed`, `accepted`, `seconds` for display."""
+class DrafterRecord(Structure):
+    """One drafter of a text. `name`, `drafter`, `calibration`; `proposed`, `accepted`, `seconds` for display. own: its
+    means; took: the seconds of the proposal and of the learning that are not in them yet; wait: the calls until it may
+    be asked, and `next` the next such wait; asked: how often it was."""
+
+    own: Means
+    took: float
+    seconds: float
+    wait: int
+    next: int
+    asked: int
+    _fields_ = (
+        ("own", Means),
+        *((name, c_double) for name in ("took", "seconds")),
+        *((name, c_int64) for name in ("wait", "next", "asked")),
+    )
 
     def __init__(self, name: str, drafter: Drafter, calibration: Calibration, shared: Experience | None = None) -> None:
+        super().__init__()
         self.name, self.drafter, self.calibration = name, drafter, calibration
-        self.shared = shared or Experience()
-        self.proposed = self.accepted = self.asked = 0
-        self.seconds = 0.0
+        self.shared = Experience() if shared is None else shared
+        self.proposed = self.accepted = 0
         # Whether it cannot pay even with perfect guesses; whether it got the result of the last call.
         self.hopeless, self.follows = False, False
-        # The seconds of the proposal and of the learning that are not yet in the means; those of reading a prompt that
-        # are not charged yet.
-        self.took, self.debt, self._sequences = 0.0, 0.0, 1
+        # The seconds of reading a prompt that are not charged yet.
+        self.debt, self._sequences = 0.0, 1
         # Whether its tokens are drawn, and their acceptance rate, which sets how many are: a drawn draft is not cut.
         self.draws, self.drawn_rate, self._drawings = False, SURE, 0
         self.restart()
 
     def restart(self) -> None:
         """Another text begins."""
-        self.own, self.wait, self._next, self.debt = Means(), 0, FIRST, 0.0
+        self.own, self.wait, self.next, self.debt = Means(), 0, FIRST, 0.0
         self.follows, self._unread = False, 0
 
     @property
@@ -118,7 +132,7 @@ class DrafterRecord:
         self.wait = max(self.wait - calls, 0)
         self.shared.calls += calls
         if not self._sequences / 2 <= sequences <= 2 * self._sequences:
-            self.wait, self._next, self._sequences = 0, FIRST, sequences
+            self.wait, self.next, self._sequences = 0, FIRST, sequences
             self.shared.until = min(self.shared.until, self.shared.calls)
 
     def ready(self, prices: Prices) -> bool:
@@ -146,10 +160,10 @@ class DrafterRecord:
         self.shared.add(took, tokens, rows)
         longest = max(min(ceil(self.takes / (_SHARE * prices.token)), _LONGEST), 1) if prices.token else _LONGEST
         if self.pays(prices) or (self.reads and self.own.n < TRIAL):
-            self._next = max(self._next // 2, FIRST)
+            self.next = max(self.next // 2, FIRST)
             self.shared.wait = max(self.shared.wait // 2, FIRST)
             return
-        self.wait, self._next = min(self._next, longest), min(2 * self._next, _LONGEST)
+        self.wait, self.next = min(self.next, longest), min(2 * self.next, _LONGEST)
         self.shared.until = self.shared.calls + self.wait
         self.shared.wait = min(2 * self.shared.wait, _LONGEST)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -250,6 +250,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ed_step_draft": (None, [c_void_p, c_char_p]),
     "ed_steps_run": (c_int, [c_void_p]),
     "ed_step_decide": (c_int, [c_void_p, c_int64]),
+    "ed_step_govern": (c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+    "ed_step_by": (c_int32, [c_void_p, c_int]),
     **drafting.signatures(),
     "ed_probe_read": (c_double, [c_uint64, c_int]),
     "ed_probe_int8": (c_double, [c_char_p, c_int]),

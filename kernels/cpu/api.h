@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 13
+#define ED_ABI 14
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -293,6 +293,7 @@ struct ed_steps {
   const ed_sequence* others;  // [n_others]
   int32_t* tokens;            // [n]: the first token that each step chose; -1: undecided, -2: not enough memory
   double seconds;             // of the forward
+  int64_t rows, cells;        // in it, drafted ones among them, and the cached tokens that they read
   int32_t n, n_others;
 };
 
@@ -424,3 +425,75 @@ ED_API int ed_walk(const int64_t* tokens, const int64_t* parents, int rows, int 
 // Peak rates of this host: bytes read from memory, GB/s; int8 multiply-adds from registers, 10^9/s.
 ED_API double ed_probe_read(uint64_t bytes, int threads);
 ED_API double ed_probe_int8(const char* isa, int threads);
+
+// ---- governed steps ----------------------------------------------------------------------------
+
+// Steps that draft by themselves: a governor decides at each call whether a text's table drafters propose, and
+// how many guesses run (edgedec/speculation/governor.py). Python reads and writes all of it between runs.
+
+// Running means of proposals, over n of them.
+struct ed_means {
+  double seconds, tokens, rows;
+  int64_t n;
+};
+
+// Of all texts of a thread, besides the means: their calls, before how many of these none is tried, the next such wait.
+struct ed_experience {
+  ed_means means;
+  int64_t calls, until, wait;
+};
+
+// Of one text: its means, the seconds that are not in them yet, and those of display; the calls to wait, the next wait,
+// and how often it was asked.
+struct ed_record {
+  ed_means own;
+  double took, seconds;
+  int64_t wait, next, asked;
+};
+
+// The balance (edgedec/speculation/bank.py).
+struct ed_bank {
+  double rate, most, left, saved, lost, call, expected, accepted;
+  int64_t opened;
+};
+
+// The gains that a text may risk itself.
+struct ed_account {
+  double own;
+};
+
+#define ED_DRAFTED 64  // the most drafted rows of a step
+// Why a step has no draft: no drafter was to be asked, the balance, no guess, guesses that do not pay, no room.
+enum { ED_WAITING, ED_SHORT, ED_NO_GUESS, ED_REFUSED, ED_NO_ROOM, ED_REASONS };
+
+struct ed_governor {
+  ed_drafting* drafting;
+  const ed_calibration* calibrations;  // [drafters]
+  double* drafter_seconds;                    // [drafters]: of the last proposal or update
+  int64_t *proposed, *accepted;               // [drafters]: guesses that ran, and came true
+  ed_bank* bank;
+  ed_account* account;
+  ed_record* record;  // of all its drafters together
+  ed_experience* shared;
+  const double* seconds;  // [most + 1]: of calls, by rows
+  // Seconds: a cached token's; outside of calls, a token's and a draft's. least: no path less likely. took: null, or what
+  // the next decision and what is learned after it take instead of the measured times.
+  double per_cell, plain, draft, least;
+  const double* took;
+  int64_t left, length;  // tokens that may still come; the text's length at the last decision
+  uint32_t enabled;
+  // sequences: of the call; limit: the most drafted rows that could pay; top: how many best tokens the drafters learn from;
+  // prompt: given tokens; named: the user named the drafters; largest: rows of a call; capacity: of the cache.
+  int32_t most, sequences, limit, top, prompt, named, largest, capacity;
+  // Of all its steps so far: seconds of deciding and learning; steps; guesses that ran and that came true; steps with as
+  // many guesses; steps without, by reason.
+  double spent;
+  int64_t steps, drafted, came;
+  int64_t *sizes, *silent;  // [ED_DRAFTED + 1], [ED_REASONS]
+};
+
+// The next runs after ed_step_start are governed, until its next call. `more`: [n] the tokens of the text that the drafters
+// have not read. 0, or -1: not enough memory.
+ED_API int ed_step_govern(ed_step* step, ed_governor* governor, const int32_t* more, int n);
+// The drafters of a row of the last run, by bit; 0: none.
+ED_API int32_t ed_step_by(const ed_step* step, int row);

@@ -1,21 +1,7 @@
 // Drafting behind the C interface: drafters, and the merged tree of one text.
 #include <chrono>
 
-#include "spec_merge.h"
-
-struct ed_drafter {
-  std::unique_ptr<edgedec::TableDrafter> drafter;
-};
-
-struct ed_drafting {
-  std::vector<ed_drafter*> drafters;
-  edgedec::DraftText text;
-  edgedec::DraftTree draft;
-  edgedec::TreeMerger merger;
-  int64_t watched = -1;  // the text's length when `merger`'s tree was made by a watch; -1: it was not
-  std::vector<int64_t> came;
-  std::vector<int32_t> path;
-};
+#include "spec_drafting.h"
 
 namespace {
 
@@ -57,9 +43,21 @@ void read(ed_drafting& drafting, const ed_proposal& asked) {
   drafting.text.prompt = asked.prompt;
 }
 
-// The trees of the drafters that are enabled, merged.
-void merge(ed_drafting& drafting, const ed_proposal& asked) {
-  edgedec::DraftTree& draft = drafting.draft;
+int fill_order(ed_drafting& drafting, bool chain, ed_draft_tree& tree) {
+  const std::vector<int32_t>& order = drafting.merger.order(chain);
+  drafting.merger.fill(tree);
+  int n = 0;
+  for (const int32_t node : order)
+    if (node < tree.n) tree.order[n++] = node;
+  return n;
+}
+
+}  // namespace
+
+namespace edgedec {
+
+void merge_drafts(ed_drafting& drafting, const ed_proposal& asked) {
+  DraftTree& draft = drafting.draft;
   drafting.merger.clear(), drafting.watched = -1;
   for (size_t i = 0; i < drafting.drafters.size(); i++) {
     if (!drafting.drafters[i] || !(asked.enabled >> i & 1)) continue;
@@ -72,7 +70,6 @@ void merge(ed_drafting& drafting, const ed_proposal& asked) {
   }
 }
 
-// Scores the tree of the last watch against the new tokens of the text.
 void test_watched(ed_drafting& drafting, const ed_calibration* calibrations) {
   const std::vector<int32_t>& ids = drafting.text.ids;
   if (drafting.watched < 0 || drafting.watched >= (int64_t)ids.size()) return;
@@ -81,16 +78,16 @@ void test_watched(ed_drafting& drafting, const ed_calibration* calibrations) {
   drafting.merger.test(drafting.came.data(), (int)drafting.came.size(), calibrations, drafting.path.data());
 }
 
-int fill_order(ed_drafting& drafting, bool chain, ed_draft_tree& tree) {
-  const std::vector<int32_t>& order = drafting.merger.order(chain);
-  drafting.merger.fill(tree);
-  int n = 0;
-  for (const int32_t node : order)
-    if (node < tree.n) tree.order[n++] = node;
-  return n;
+void observe_drafts(ed_drafting& drafting, const ed_verified& seen, uint32_t enabled, double* seconds) {
+  for (size_t i = 0; i < drafting.drafters.size(); i++) {
+    if (!drafting.drafters[i] || !(enabled >> i & 1)) continue;
+    const auto began = Clock::now();
+    drafting.drafters[i]->drafter->observe(seen);
+    seconds[i] = seconds_since(began);
+  }
 }
 
-}  // namespace
+}  // namespace edgedec
 
 ed_drafter* ed_drafter_new(const ed_drafter_options* options) {
   try {
@@ -151,7 +148,7 @@ int ed_drafting_read(const ed_drafting* drafting) { return (int)drafting->text.i
 int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree) {
   return guarded([&] {
     read(*drafting, *asked);
-    merge(*drafting, *asked);
+    edgedec::merge_drafts(*drafting, *asked);
     fill_order(*drafting, false, *tree);
     return 0;
   });
@@ -160,8 +157,8 @@ int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draf
 int ed_drafting_watch(ed_drafting* drafting, const ed_proposal* asked, ed_watch* watch) {
   return guarded([&] {
     read(*drafting, *asked);
-    test_watched(*drafting, asked->estimates);
-    merge(*drafting, *asked);
+    edgedec::test_watched(*drafting, asked->estimates);
+    edgedec::merge_drafts(*drafting, *asked);
     drafting->merger.order(false);
     drafting->watched = (int64_t)drafting->text.ids.size();
     watch->nodes = drafting->merger.paying(*watch);
@@ -185,12 +182,7 @@ int ed_drafting_propose_one(ed_drafting* drafting, int number, const ed_proposal
 
 int ed_drafting_observe(ed_drafting* drafting, const ed_verified* seen, uint32_t enabled, double* seconds) {
   return guarded([&] {
-    for (size_t i = 0; i < drafting->drafters.size(); i++) {
-      if (!drafting->drafters[i] || !(enabled >> i & 1)) continue;
-      const auto began = Clock::now();
-      drafting->drafters[i]->drafter->observe(*seen);
-      seconds[i] = seconds_since(began);
-    }
+    edgedec::observe_drafts(*drafting, *seen, enabled, seconds);
     return 0;
   });
 }

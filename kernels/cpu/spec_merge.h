@@ -19,9 +19,14 @@ class TreeMerger {
            const double* estimates, int32_t* places);
   // Nodes by chance, parents before children; with `chain` the likeliest child of each only.
   const std::vector<int32_t>& order(bool chain);
-  // How many of the first nodes of `order` are worth a call of one sequence: edgedec/decoding/allocation.py.
+  // The number of the first nodes of `order` that are worth a call of one sequence: edgedec/decoding/allocation.py.
   int paying(const ed_watch& watch) const;
   void fill(ed_draft_tree& tree) const;
+  // Of a node, once `order` is known; the drafters that proposed it, by bit.
+  double chance(int node) const { return nodes_[(size_t)node].chance; }
+  int32_t by(int node) const { return nodes_[(size_t)node].by; }
+  int32_t token(int node) const { return nodes_[(size_t)node].token; }
+  int parent(int node) const { return nodes_[(size_t)node].parent; }
   // Some nodes, ascending, parents numbered among them; false: a parent is missing.
   bool cut(std::vector<int32_t> nodes, ed_draft_tree& tree) const;
   int test(const int64_t* picked, int n, const ed_calibration* calibrations, int32_t* path) const;

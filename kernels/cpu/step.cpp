@@ -17,7 +17,41 @@ constexpr int UNDECIDED = -1, MEMORY = -2;
 
 }  // namespace
 
+Governing* Step::decide() {
+  if (!governing_.active()) return nullptr;
+  if (!governing_.begun()) drafted_ = false, governing_.begin(context());
+  return &governing_;
+}
+
+// The rows of a governed step whose result the drafters get: the last token, and the guesses that run below it.
+void Step::take_draft() {
+  const std::vector<int32_t>& nodes = governing_.nodes();
+  const size_t n = 1 + nodes.size();
+  tokens_.assign(1, pending_), positions_.assign(1, context()), parents_.assign(1, -1);
+  for (const int32_t node : nodes) {
+    const int parent = governing_.tree().parent(node);
+    // Nodes are ascending.
+    const auto above = std::lower_bound(nodes.begin(), nodes.end(), parent) - nodes.begin();
+    const size_t row = parent < 0 ? 0 : (size_t)above + 1;
+    tokens_.push_back(governing_.tree().token(node));
+    positions_.push_back(positions_[row] + 1), parents_.push_back((int64_t)row);
+  }
+  const int top = std::max<int>(governing_.state().top, s_.sampler ? 0 : 1);
+  best_.resize(n * (size_t)top), scores_.resize(n * (size_t)top);
+  draft_ = ed_sequence{};
+  draft_.rows = (int32_t)n, draft_.top = top;
+  draft_.tokens = tokens_.data(), draft_.positions = positions_.data(), draft_.parents = parents_.data();
+  if (top) draft_.top_ids = best_.data(), draft_.top_scores = scores_.data();
+  drafted_ = true;
+}
+
+int32_t Step::by(int row) const {
+  if (!governing_.active() || row < 1 || row > (int)governing_.nodes().size()) return 0;
+  return governing_.tree().by(governing_.nodes()[(size_t)row - 1]);
+}
+
 ed_sequence Step::call() {
+  if (governing_.active() && governing_.learns()) take_draft();
   ed_sequence call = drafted_ ? draft_ : ed_sequence{};
   call.first = 0, call.n_blocks = -1, call.logits_from = 0, call.cache = s_.cache, call.adapter = s_.adapter;
   if (drafted_) {
@@ -37,7 +71,8 @@ ed_sequence Step::call() {
   return call;
 }
 
-int32_t Step::finish() {
+int32_t Step::finish(int64_t rows) {
+  rows_ = rows;
   path_.assign(1, 0), picked_.clear();
   numbered_ = false, result_.undecided = 0;
   if (!follow()) return UNDECIDED;
@@ -106,7 +141,18 @@ int Step::complete() {
   logits_.reset();
   result_.path = path_.data(), result_.picked = picked_.data(), result_.accepted = (int32_t)picked_.size();
   pending_ = picked_[0];
-  return ed_cache_commit(s_.cache, nullptr, 1);
+  if (const int wrong = ed_cache_commit(s_.cache, nullptr, 1)) return wrong;
+  if (!governing_.active()) return 0;
+  for (const int64_t token : picked_)
+    if (token >= 0) pending_ = token;
+  ed_verified seen{};
+  seen.picked = picked_.data(), seen.path = path_.data(), seen.accepted = (int32_t)picked_.size(), seen.rows = 1;
+  if (drafted_) {
+    seen.tokens = tokens_.data(), seen.parents = parents_.data(), seen.rows = draft_.rows;
+    if (draft_.top) seen.top_ids = best_.data(), seen.top_scores = scores_.data(), seen.top = draft_.top;
+  }
+  governing_.end(seen, rows_);
+  return 0;
 }
 
 }  // namespace edgedec
@@ -131,10 +177,51 @@ void ed_step_start(ed_step* step, int64_t token) { step->step.start(token); }
 
 void ed_step_draft(ed_step* step, const ed_sequence* rows) { step->step.draft(*rows); }
 
+int ed_step_govern(ed_step* step, ed_governor* governor, const int32_t* more, int n) {
+  try {
+    step->step.govern(governor, more, n);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+int32_t ed_step_by(const ed_step* step, int row) { return step->step.by(row); }
+
+namespace {
+
+// `text_cells` of edgedec/decoding/allocation.py.
+int64_t cells_of(const ed_sequence& call) {
+  return call.cache ? (int64_t)ed_cache_length(call.cache) * (3 + call.rows) / 4 : 0;
+}
+
+// The calls of all steps after those of others, with the drafts that governed steps run.
+void prepare(const ed_steps& run, std::vector<ed_sequence>& calls) {
+  std::vector<edgedec::Governing*> governed;
+  edgedec::OtherRows others;
+  for (const ed_sequence& call : calls) {
+    if (call.n_blocks >= 0) continue;  // part of a draft in progress
+    others.rows += call.rows;
+    others.cells += cells_of(call);
+    if (call.logits_from >= 0) others.decoding += call.rows - call.logits_from, others.tokens++;
+  }
+  for (int i = 0; i < run.n; i++) {
+    edgedec::Step& step = run.steps[i]->step;
+    if (edgedec::Governing* text = step.decide()) governed.push_back(text);
+    else others.rows++, others.decoding++, others.tokens++, others.cells += step.context();
+  }
+  allocate(governed, others);
+  for (int i = 0; i < run.n; i++) calls.push_back(run.steps[i]->step.call());
+}
+
+}  // namespace
+
 int ed_steps_run(ed_steps* run) {
   try {
     std::vector<ed_sequence> calls(run->others, run->others + run->n_others);
-    for (int i = 0; i < run->n; i++) calls.push_back(run->steps[i]->step.call());
+    prepare(*run, calls);
+    run->rows = run->cells = 0;
+    for (const ed_sequence& call : calls) run->rows += call.rows, run->cells += cells_of(call);
     const auto began = std::chrono::steady_clock::now();
     if (const int wrong = ed_run(run->engine, calls.data(), (int)calls.size())) return wrong;
     run->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -143,7 +230,7 @@ int ed_steps_run(ed_steps* run) {
   }
   for (int i = 0; i < run->n; i++) {
     try {
-      run->tokens[i] = run->steps[i]->step.finish();
+      run->tokens[i] = run->steps[i]->step.finish(run->rows);
     } catch (const std::bad_alloc&) {
       run->tokens[i] = edgedec::MEMORY;
     }

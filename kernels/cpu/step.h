@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api.h"
+#include "govern.h"
 
 namespace edgedec {
 
@@ -12,14 +13,20 @@ class Step {
   explicit Step(const ed_step_settings& settings)
       : s_(settings), ends_(settings.ends, settings.ends + settings.n_ends) {}
 
-  void start(int64_t token) { pending_ = token, drafted_ = false; }
-  void draft(const ed_sequence& rows) { draft_ = rows, drafted_ = true; }
+  void start(int64_t token) { pending_ = token, drafted_ = false, governing_.stop(); }
+  void draft(const ed_sequence& rows) { draft_ = rows, drafted_ = true, governing_.stop(); }
+  void govern(ed_governor* governor, const int32_t* more, int n) { governing_.start(governor, more, n); }
+  // Null: not governed. Before the next forward, its decision.
+  Governing* decide();
+  int64_t context() const { return ed_cache_length(s_.cache); }
   // Its part of the next forward.
   ed_sequence call();
-  // After the forward: the first token, or why there is none (ed_steps_run).
-  int32_t finish();
+  // After the forward of so many rows: the first token, or why there is none (ed_steps_run).
+  int32_t finish(int64_t rows);
   int decide(int64_t token);
   const ed_step_result& result() const { return result_; }
+  // The drafters of a row of the last run, by bit.
+  int32_t by(int row) const;
 
  private:
   bool follow();
@@ -29,6 +36,7 @@ class Step {
   bool ends(int64_t token) const;
   int child(int row, int64_t token) const;
   int complete();
+  void take_draft();
 
   const ed_step_settings s_;
   const std::vector<int64_t> ends_;
@@ -38,6 +46,12 @@ class Step {
   ed_sequence draft_{};
   std::unique_ptr<float[]> logits_;  // of a draft's rows
   std::vector<int64_t> path_, picked_;
+  // Of a governed step: its rows, and the best tokens after each.
+  Governing governing_;
+  std::vector<int64_t> tokens_, positions_, parents_;
+  std::vector<int32_t> best_;
+  std::vector<float> scores_;
+  int64_t rows_ = 0;  // of the last forward
   ed_step_result result_{};
 };
 

@@ -125,7 +125,12 @@ class StepResultStruct(_Struct):
 
 
 class StepsStruct(_Struct):
-    _fields_ = _fields((c_void_p, "engine steps others tokens"), (c_double, "seconds"), (c_int32, "n n_others"))
+    _fields_ = _fields(
+        (c_void_p, "engine steps others tokens"),
+        (c_double, "seconds"),
+        (c_int64, "rows cells"),
+        (c_int32, "n n_others"),
+    )
     address = 0
 
 
@@ -152,6 +157,20 @@ class ProposalStruct(_Struct):
 
 class WatchStruct(_Struct):
     _fields_ = _fields((c_void_p, "seconds"), (c_double, "text each trust first"), (c_int32, "most nodes"))
+
+
+class GovernorStruct(_Struct):
+    _fields_ = _fields(
+        (c_void_p, "drafting calibrations drafter_seconds proposed accepted bank account record shared seconds"),
+        (c_double, "per_cell plain draft least"),
+        (c_void_p, "took"),
+        (c_int64, "left length"),
+        (c_uint32, "enabled"),
+        (c_int32, "most sequences limit top prompt named largest capacity"),
+        (c_double, "spent"),
+        (c_int64, "steps drafted came"),
+        (c_void_p, "sizes silent"),
+    )
 
 
 class DraftTreeStruct(_Struct):

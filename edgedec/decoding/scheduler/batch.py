@@ -114,16 +114,16 @@ class Batch:
             self._gaps.end_forward()
         ended = perf_counter()
         if answers.tokens and not answers.results:
-            ended = ran + answers.tokens[-1][2]  # choosing and committing tokens is outside of the forward
+            ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is outside of the forward
         others = len(self._running) - 1
         for job, completed in answers.results:
             job.context.concurrent = others
             if completed:
                 job.complete(completed)
                 self._index_prompt(job)
-        for job, token, seconds in answers.tokens:
+        for job, token, done in answers.tokens:
             job.context.concurrent = others
-            job.deliver(token, seconds)
+            job.deliver(token, done)
         self._retire()
         self._since_last = perf_counter() - ended
         return True

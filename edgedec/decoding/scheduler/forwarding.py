@@ -16,14 +16,14 @@ from edgedec.decoding.messages import Completed
 from edgedec.decoding.runner import run_together
 from edgedec.decoding.scheduler.job import Job
 from edgedec.errors import ContextFull, UsageError
-from edgedec.runtime import Runtime
+from edgedec.runtime import Runtime, Stepped
 
 
 class JobAnswers(NamedTuple):
-    """results: of the calls that jobs wait for; tokens: of plain steps, each with the seconds of its forward."""
+    """results: of the calls that jobs wait for; tokens: the first of each job's own step, with its forward."""
 
     results: list[tuple[Job, list[Completed]]]
-    tokens: list[tuple[Job, int, float]]
+    tokens: list[tuple[Job, int, Stepped]]
 
 
 def run_jobs(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> JobAnswers:
@@ -43,10 +43,12 @@ def _run(runtime: Runtime, jobs: Sequence[Job]) -> JobAnswers:
         (calling if job.steps is None else stepping).append(job)
     steps = [job.steps for job in stepping if job.steps is not None]
     requests = [request for job in calling for request in job.requests]
-    completed, tokens, seconds = run_together(runtime, requests, steps)
+    completed, stepped = run_together(runtime, requests, steps)
     done = iter(completed)
     results = [(job, list(islice(done, len(job.requests)))) for job in calling]
-    return JobAnswers(results, [(job, token, seconds) for job, token in zip(stepping, tokens, strict=True)])
+    if stepped is None:
+        return JobAnswers(results, [])
+    return JobAnswers(results, [(job, token, stepped) for job, token in zip(stepping, stepped.tokens, strict=False)])
 
 
 def _one_by_one(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> Iterator[JobAnswers]:

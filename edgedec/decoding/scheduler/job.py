@@ -25,7 +25,7 @@ from edgedec.decoding.messages import (
 )
 from edgedec.decoding.runner import is_own
 from edgedec.errors import ContextFull, EdgedecError
-from edgedec.runtime import Call, Capabilities
+from edgedec.runtime import Call, Capabilities, Stepped
 
 
 @dataclass(eq=False)
@@ -107,22 +107,28 @@ class Job:
         if not self.done:
             self.advance(list(completed) if self._several else completed[0])
 
-    def deliver(self, number: int, forward: float) -> None:
-        """Deliver the token of a plain step, which took `forward` seconds; continue the loop after the last one."""
+    def deliver(self, number: int, done: Stepped) -> None:
+        """Deliver the tokens of an own step, the first of which is `number`; continue the loop after the last step."""
         steps = self.steps
         if steps is None or self.done:
             return
-        try:
-            token = steps.take(number, forward)
-        except (EdgedecError, MemoryError) as error:
-            return self.fail(error)
-        if token is not None:
+        token = self._taken(lambda: steps.take(number, done))
+        while token is not None:
             given = perf_counter()
             self.on_token(token)
             steps.began = perf_counter()
             self.context.gaps.consumed(steps.began - given)
+            token = None if self.done else self._taken(steps.more)
         if not steps.left and not self.done:
             self.advance()
+
+    def _taken(self, take: Callable[[], Token | None]) -> Token | None:
+        """A step's token; None if there is none, or if it failed, which ends the job."""
+        try:
+            return take()
+        except (EdgedecError, MemoryError) as error:
+            self.fail(error)
+        return None
 
     def resume(self) -> None:
         """Continue where it was parked, if what it waited for is ready."""

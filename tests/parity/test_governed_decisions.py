@@ -1,0 +1,161 @@
+"""The engine's governor decides as the classes of `edgedec.speculation` do when both are given the same seconds: the
+same drafts, and the same balance, records and calibrations to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from bundles import KINDS, random_weights, write_bundle
+from governed import Oracle, Still, governor_of, state_of_governor, store_of
+from taught import generated, new_context, watch_steps, with_run
+
+from edgedec import Sampling
+from edgedec.decoding.allocation import Others, allocate
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.loop import decode_loop
+from edgedec.decoding.scheduler.batch import Batch
+from edgedec.drafters.copy import Copy
+from edgedec.drafters.datastore import DatastoreDrafter
+from edgedec.drafters.off import Off
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import SILENT, Runtime, StepCosts, open_runtime
+from edgedec.runtimes._native_govern import NativeGovernor
+from edgedec.speculation.bank import AUTO, NAMED, Terms
+from edgedec.speculation.governor import Governor
+from edgedec.storage.datastore import Datastore
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
+N = 220
+# By name: what a call takes by rows, what deciding and learning take at most, outside of calls a token and a draft.
+HOSTS: dict[str, tuple[dict[int, float], float, float, float]] = {
+    "rows cost little": ({1: 1.0, 5: 1.2, 6: 4.0, 64: 70.0}, 0.01, 0.0, 0.0),
+    "rows cost much": ({1: 1.0, 2: 1.6, 8: 5.0, 64: 40.0}, 0.02, 0.05, 0.02),
+    "deciding costs": ({1: 1.0, 8: 1.5, 64: 9.0}, 0.3, 0.02, 0.1),
+    "drafting costs more than it brings": ({1: 1.0, 8: 1.5, 64: 9.0}, 2.0, 0.02, 0.9),
+}
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    spec = KINDS["heads by layer"]
+    bundle = write_bundle(tmp_path_factory.mktemp("toys") / "toy", spec, random_weights(spec))
+    return open_runtime("native", bundle)
+
+
+def text_of(runtime: Runtime, seed: int) -> list[int]:
+    """A prompt, and what follows it."""
+    watch_steps(runtime, True)
+    context = new_context(runtime, Sampling(), seed, capacity=400)
+    generated(runtime, context, Sampling(), Off(), max_tokens=N)
+    return context.ids
+
+
+@pytest.fixture(scope="module")
+def store(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Datastore:
+    """Half of each text, so that there is nothing to find after it."""
+    texts = [text[: len(text) // 2] for text in (text_of(runtime, seed) for seed in range(4))]
+    return store_of(tmp_path_factory.mktemp("store"), texts, runtime.spec.vocab_size)
+
+
+class Tape:
+    """Runs steps beside the oracle. same: the decisions that were compared; drafted, right: guesses; took: the most
+    seconds of deciding, and of learning."""
+
+    def __init__(self, runtime: Runtime, store: Datastore, took: float) -> None:
+        self.runtime, self.store, self.took = runtime, store, took
+        self.rng, self.same, self.drafted, self.right = np.random.default_rng(3), 0, 0, 0
+        self.texts, self.oracles = dict[int, tuple[Any, Governor]](), dict[int, Oracle]()
+        self.silent = set[str]()
+
+    def add(self, context: Any, governor: Governor) -> None:
+        self.texts[id(context.cache)] = context, governor
+
+    def oracle(self, step: Any) -> Oracle:
+        """That of the step's text; new terms begin with a new governor in the step."""
+        governor = self.texts[id(step.cache)][1]
+        found = self.oracles.get(id(step.cache))
+        if found is None:
+            governor._compiled.clear()  # type: ignore[union-attr]  # a tree that was not followed
+            found = self.oracles[id(step.cache)] = Oracle(governor, [Copy(), DatastoreDrafter(self.store, 1)])
+        elif step._governor.renewed:
+            found.renew()
+        step._governor.renewed = False
+        return found
+
+    def run(self, parts: Any, owner: Any, steps: Any, calls: Any) -> Any:
+        oracles, contexts = [self.oracle(step) for step in steps], [self.texts[id(step.cache)][0] for step in steps]
+        took = [np.array(self.rng.uniform(0, self.took, 2)) for _ in steps]
+        for step, seconds in zip(steps, took, strict=True):
+            step._governor.struct.took = seconds.ctypes.data
+        chances = [oracle.begin(context) for oracle, context in zip(oracles, contexts, strict=True)]
+        several = zip(oracles, chances, contexts, strict=True)
+        offers = [oracle.offer(found, context) for oracle, found, context in several if found]
+        quiet = [context.cache.length for found, context in zip(chances, contexts, strict=True) if not found]
+        others = Others(len(quiet), sum(quiet), len(quiet), len(quiet))
+        grants = iter(allocate(offers, others, len(oracles[0].costs.seconds) - 1) if offers else [])
+        nodes = [next(grants).nodes if found else 0 for found in chances]
+        before = [step._governor.drafted for step in steps]
+        done = parts.run(owner, steps, calls)
+        assert not calls
+        assert [step._governor.drafted - n for step, n in zip(steps, before, strict=True)] == nodes
+        assert done.rows == len(steps) + sum(nodes)
+        for step, oracle, n, seconds in zip(steps, oracles, nodes, took, strict=True):
+            path, picked = step.followed()
+            oracle.end(n, sum(nodes), picked, done.rows, seconds.tolist())
+            assert oracle.state() == state_of_governor(self.texts[id(step.cache)][1])
+            self.same, self.drafted, self.right = self.same + 1, self.drafted + n, self.right + len(path) - 1
+            self.silent |= set(oracle.silent)
+        return done
+
+
+def taped(runtime: Runtime, store: Datastore, name: str, terms: Terms, texts: int, monkeypatch: Any) -> Tape:
+    """So many texts at a time, on a host of these costs."""
+    seconds, took, plain, draft = HOSTS[name]
+    tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds)
+    renew = NativeGovernor.renew
+
+    def renewed(self: Any, asked: StepCosts, *terms: Any) -> None:
+        renew(self, asked._replace(plain=plain, draft=draft), *terms)
+        self.renewed = True
+
+    monkeypatch.setattr(NativeGovernor, "renew", renewed)
+    watch_steps(runtime, True)
+    parts = runtime.capabilities.steps
+    runtime.capabilities = with_run(runtime, lambda *asked: tape.run(parts, *asked))
+    config = GenerationConfig(max_tokens=N)
+    for seed in range(texts):
+        context = new_context(runtime, Sampling(), seed, capacity=400)
+        governor = governor_of(runtime, store, terms, costs, recycling=False)
+        tape.add(context, governor)
+        loop = decode_loop(context, config, governor, capabilities=runtime.capabilities)
+        batch.add(context, loop, lambda token: None, 400)
+    batch.run()
+    watch_steps(runtime, True)
+    return tape
+
+
+@pytest.mark.parametrize("texts", [1, 4])
+@pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
+@pytest.mark.parametrize("name", HOSTS)
+def test_decisions_are_those_of_python(
+    runtime: Runtime, store: Datastore, name: str, terms: Terms, texts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = taped(runtime, store, name, terms, texts, monkeypatch)
+    assert tape.same > 60
+    if name != "drafting costs more than it brings":
+        assert tape.drafted > tape.right > 20
+    if name != "rows cost little":
+        assert tape.silent, "some steps had no draft"
+
+
+def test_every_reason_not_to_draft_was_compared(
+    runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = set[str]()
+    for name in HOSTS:
+        for terms in (AUTO, NAMED):
+            with monkeypatch.context() as patch:
+                silent |= taped(runtime, store, name, terms, 1, patch).silent
+    assert silent == set(SILENT)

@@ -1,0 +1,239 @@
+"""Steps of the CPU engine that draft by themselves: at every token the text, the cache and the random state are those
+of plain decoding by the Python step, for one text and for many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundles import KINDS, random_weights, write_bundle
+from governed import Still, governor_of, store_of
+from loops import decode
+from taught import SETTINGS, N, generated, new_context, state_of, text_of, watch_steps, with_run
+
+import edgedec
+from edgedec import Sampling
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.loop import decode_loop
+from edgedec.decoding.scheduler.batch import Batch
+from edgedec.drafters.off import Off
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import Runtime, open_runtime
+from edgedec.speculation.bank import AUTO, NAMED
+from edgedec.speculation.state import SharedLearning
+from edgedec.storage.datastore import Datastore
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
+
+
+@pytest.fixture(scope="module", params=["heads by layer", "state spaces"])
+def runtime(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    spec = KINDS[request.param]
+    bundle = write_bundle(tmp_path_factory.mktemp("toys") / "toy", spec, random_weights(spec))
+    return open_runtime("native", bundle)
+
+
+@pytest.fixture(scope="module")
+def texts(runtime: Runtime) -> dict[str, list[int]]:
+    """By settings: the prompt, and what follows it in plain decoding."""
+    return {name: text_of(runtime, sampling) for name, sampling in SETTINGS.items()}
+
+
+@pytest.fixture(scope="module")
+def store(runtime: Runtime, texts: dict[str, list[int]], tmp_path_factory: pytest.TempPathFactory) -> Datastore:
+    return store_of(tmp_path_factory.mktemp("store"), list(texts.values()), runtime.spec.vocab_size)
+
+
+def plain(runtime: Runtime, sampling: Sampling, **options: Any) -> tuple[list[Any], Any, list[Any]]:
+    """States at each token and at the end, and the counts of texts and reasons, of the Python step without drafts."""
+    watch_steps(runtime, False)
+    context = new_context(runtime, sampling, **options.pop("of", {}))
+    states, stats = generated(runtime, context, sampling, Off(), **options)
+    return states, state_of(context), [stats.generated, stats.finish]
+
+
+def governed(runtime: Runtime, sampling: Sampling, store: Datastore, **options: Any) -> tuple[Any, Counter[str], Any]:
+    """The same of governed steps; the steps that were made, and the governor."""
+    counted, governor = watch_steps(runtime, True), governor_of(runtime, store)
+    context = new_context(runtime, sampling, **options.pop("of", {}))
+    states, stats = generated(runtime, context, sampling, governor, **options)
+    counted["proposed"], counted["accepted"], counted["calls"] = stats.proposed, stats.accepted, stats.calls
+    return (states, state_of(context), [stats.generated, stats.finish]), counted, governor
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_governed_steps_leave_what_plain_decoding_leaves(runtime: Runtime, store: Datastore, name: str) -> None:
+    expected = plain(runtime, SETTINGS[name])
+    found, counted, governor = governed(runtime, SETTINGS[name], store)
+    assert found == expected
+    assert counted["governed"] > 3
+    assert counted["proposed"] > counted["accepted"] > 3, "right and wrong guesses ran"
+    assert counted["calls"] < N - 3
+    report = governor.report()
+    assert sum(int(size) * calls for size, calls in report["sizes"].items()) == counted["proposed"]
+    members = report["drafters"]
+    assert sum(member["accepted"] for member in members.values()) >= counted["accepted"]
+    assert members["datastore"]["accepted"] > 0
+
+
+def test_tokens_carry_the_names_of_their_drafters(runtime: Runtime, store: Datastore) -> None:
+    watch_steps(runtime, True)
+    context, governor = new_context(runtime, Sampling()), governor_of(runtime, store)
+    tokens = list(decode(runtime, context, GenerationConfig(max_tokens=N), governor))
+    named = [name for token in tokens for name in token.by.split("+") if name]
+    assert set(named) <= {"copy", "recycling", "datastore"}
+    members = governor.report()["drafters"]
+    assert Counter(named) == {name: it["accepted"] for name, it in members.items() if it["accepted"]}
+
+
+@pytest.mark.parametrize("name", ["greedy", "temperature", "undecided"])
+def test_a_stop_token_ends_the_text_wherever_it_stands(
+    runtime: Runtime, store: Datastore, texts: dict[str, list[int]], name: str
+) -> None:
+    sampling, lengths = SETTINGS[name], set[int]()
+    for end in dict.fromkeys(texts[name][-N - 10 : -10]):
+        stops = {"stop_tokens": frozenset({end, 1000})}
+        expected = plain(runtime, sampling, **stops)
+        found, counted, _ = governed(runtime, sampling, store, **stops)
+        assert found == expected
+        assert found[2][1] == "eos"
+        lengths |= {len(found[0])} if counted["governed"] else set()
+    assert len(lengths) > 4
+
+
+@pytest.mark.parametrize("name", ["greedy", "top-p", "penalties"])
+def test_a_text_closed_copied_or_continued_at_any_token(runtime: Runtime, store: Datastore, name: str) -> None:
+    sampling = SETTINGS[name]
+    config = GenerationConfig(sampling=sampling, max_tokens=14)
+    states = plain(runtime, sampling, max_tokens=20)[0]
+    for at in range(1, 14):
+        counted, governor = watch_steps(runtime, True), governor_of(runtime, store)
+        context = new_context(runtime, sampling)
+        tokens = decode(runtime, context, config, governor)
+        for _ in range(at):
+            next(tokens)
+        twin = context.fork()
+        tokens.close()
+        assert state_of(context) == state_of(twin) == states[at - 1]
+        assert counted["governed"] > 0 or at < 4
+        watch_steps(runtime, True)
+        for each, drafter in ((twin, Off()), (context, governor)):
+            more, _ = generated(runtime, each, sampling, drafter, max_tokens=5)
+            assert [state[1] for state in more] == [state[1] for state in states[at : at + 5]]
+
+
+@pytest.mark.parametrize("name", ["greedy", "temperature"])
+@pytest.mark.parametrize("sinks", [None, 2])
+def test_a_full_context_ends_or_slides(runtime: Runtime, store: Datastore, name: str, sinks: int | None) -> None:
+    options: dict[str, Any] = {"of": {"capacity": 24, "sinks": sinks}, "max_tokens": None if sinks is None else 45}
+    expected = plain(runtime, SETTINGS[name], **{**options, "of": dict(options["of"])})
+    found, counted, _ = governed(runtime, SETTINGS[name], store, **options)
+    assert found == expected
+    assert found[2][1] == ("context" if sinks is None else "length")
+    assert counted["accepted"] > 0
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_no_token_more_than_asked(runtime: Runtime, store: Datastore, limit: int) -> None:
+    sampling = SETTINGS["temperature"]
+    expected = plain(runtime, sampling, max_tokens=limit)
+    assert governed(runtime, sampling, store, max_tokens=limit)[0] == expected
+
+
+@pytest.mark.parametrize("fails", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_that_fails_or_is_interrupted_takes_no_number(
+    runtime: Runtime, store: Datastore, fails: type[BaseException], late: bool
+) -> None:
+    """Before the forward or after it: the text continues as if the step had not been begun."""
+    sampling = SETTINGS["temperature"]
+    states = plain(runtime, sampling)[0]
+    for at in range(1, 7):
+        counted = watch_steps(runtime, True)
+        parts, left = runtime.capabilities.steps, [at]
+
+        def failing(owner: Any, steps: Any, calls: Any, parts: Any = parts, left: list[int] = left) -> Any:
+            left[0] -= 1
+            if not left[0] and not late:
+                raise fails
+            done = parts.run(owner, steps, calls)
+            if not left[0]:
+                raise fails
+            return done
+
+        context, governor = new_context(runtime, sampling), governor_of(runtime, store)
+        runtime.capabilities = with_run(runtime, failing)
+        with pytest.raises(fails):
+            for _ in decode(runtime, context, GenerationConfig(sampling=sampling, max_tokens=N), governor):
+                pass
+        watch_steps(runtime, True)
+        n = len(context.ids) - context.n_prompt
+        assert [state[4] for state in states[n - 1 : n]] == [state_of(context)[4]]
+        more, _ = generated(runtime, context, sampling, governor, max_tokens=8)
+        assert [state[1] for state in more] == [state[1] for state in states[n : n + 8]]
+        assert counted["governed"] == at - (not late)
+
+
+def test_texts_in_a_batch_leave_what_they_leave_alone(
+    runtime: Runtime, store: Datastore, texts: dict[str, list[int]]
+) -> None:
+    """They join one after another, plain ones among them; one is cancelled in the middle."""
+    names = [*SETTINGS, *list(SETTINGS)[:4]]
+    expected = [plain(runtime, SETTINGS[name], max_tokens=N - 3 * (i % 4)) for i, name in enumerate(names)]
+    counted, shared, costs = watch_steps(runtime, True), SharedLearning(), Still()
+    batch, found, jobs = Batch(runtime), [list[Any]() for _ in names], list[Any]()
+
+    def add(i: int) -> None:
+        sampling = SETTINGS[names[i]]
+        context = new_context(runtime, sampling)
+        drafter = Off() if i % 5 == 4 else governor_of(runtime, store, costs=costs, shared=shared)
+        config = GenerationConfig(sampling=sampling, max_tokens=N - 3 * (i % 4))
+
+        def given(token: Any) -> None:
+            if token is not None:
+                found[i].append(state_of(context))
+            if i == 2 and len(found[i]) == 9:
+                batch.cancel(jobs[i])
+
+        loop = decode_loop(context, config, drafter, capabilities=runtime.capabilities)
+        jobs.append(batch.add(context, loop, given, 128))
+
+    for i in range(len(names)):
+        add(i)
+        batch.step()
+    batch.run()
+    assert [job.error for job in jobs] == [None] * len(names)
+    for i, states in enumerate(found):
+        assert states == expected[i][0][: 9 if i == 2 else None]
+    assert counted["governed"] > 40
+    assert counted["forwards"] < N + len(names) - 4, "drafts make them fewer than one a token"
+
+
+@pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
+def test_the_costs_of_calls_are_learned_from_governed_steps(runtime: Runtime, store: Datastore, terms: Any) -> None:
+    counted, costs = watch_steps(runtime, True), Still()
+    context = new_context(runtime, Sampling())
+    _, stats = generated(runtime, context, Sampling(), governor_of(runtime, store, terms, costs))
+    assert counted["governed"] > 3
+    assert sum(rows for rows, _, _ in costs.added) == stats.calls - 1 + stats.proposed, "all but that of the prompt"
+    assert all(seconds > 0 for _, seconds, _ in costs.added)
+    assert costs.added[-1][2] > costs.added[1][2] > 0, "the cached tokens grow"
+
+
+@pytest.fixture(scope="module")
+def model(nano: Path) -> edgedec.Model:
+    return edgedec.open(nano, engine="native", threads=1)
+
+
+@pytest.mark.parametrize("name", ["greedy", "top-p", "penalties"])
+@pytest.mark.parametrize("spec", ["auto", "copy+recycling+trigram", "suffix"])
+def test_sessions_of_nano(model: edgedec.Model, spec: str, name: str) -> None:
+    prompt = model.tokenizer.encode("One day Tom met a cat. Again: One day Tom met a cat. Again: One")
+    options: dict[str, Any] = {"sampling": SETTINGS[name], "max_tokens": 120, "ignore_eos": True}
+    expected = list(model.session(speculate="off").tokens(prompt, **options))
+    counted = watch_steps(model.runtime, True)
+    session = model.session(speculate=spec)
+    assert list(session.tokens(prompt, **options)) == expected
+    assert counted["governed"] > 0 or spec == "auto"
