@@ -80,6 +80,9 @@ class NativeGovernor:
         struct.limit, struct.least = min(costs.limit, _DRAFTED), costs.least
         struct.sequences, struct.prompt, struct.left, struct.capacity = sequences, n_prompt, left, capacity
 
+    def end_among(self, after: int, ties: int) -> None:
+        self.struct.after, self.struct.ties = after, ties
+
     def drain(self) -> Governed:
         steps, seconds = self._taken
         self._taken = int(self.struct.steps), self.seconds

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.decoding.allocation import Offer, Others, best_of_one
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.drafters import DrafterContext
 from edgedec.drafters.copy import make as make_copy
 from edgedec.drafters.datastore import drafter_of
@@ -110,7 +110,8 @@ class Oracle:
         outside: Any = SimpleNamespace(plain=self.struct.plain, draft=self.struct.draft)
         costs: Any = SimpleNamespace(seconds=list(self.native._seconds), per_cell=self.struct.per_cell)
         cached = context.cache.length
-        self.prices = prices = Prices.of(costs, outside, self.struct.sequences, cached)
+        ends = Ends(self.struct.after, self.struct.ties)
+        self.prices = prices = Prices.of(costs, outside, self.struct.sequences, cached, ends=ends)
         self.costs, self.why, self.watched = costs, "waiting", False
         self.order, self.kept = list[int](), list[int]()
         self.bank.open(prices.call)
@@ -124,7 +125,7 @@ class Oracle:
                 self._watch(context, min(room, self.struct.limit), left)
             else:
                 self.why = "bank"
-        return [self.bank.trust * self.merger.chances[node] for node in self.order]
+        return [prices.weight * self.bank.trust * self.merger.chances[node] for node in self.order]
 
     def _watch(self, context: Context, most: int, left: float) -> None:
         if not self.tested:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from edgedec.bench.prompts import Prompt
 from edgedec.bench.timing import Spread
 from edgedec.decoding.config import GenerationConfig
+from edgedec.drafters import Tables
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.row import Defaults, RowRequest
@@ -162,6 +163,7 @@ class Ours:
 
     def __init__(self, model: Model, speculate: str) -> None:
         self._model, self._speculate = model, speculate
+        self._tables: Tables = {}
         model.session(context=1, speculate=speculate)  # invalid options fail here, not at the first turn
 
     def run(self, work: BatchWork, size: int) -> Took:
@@ -170,7 +172,7 @@ class Ours:
         return Took(perf_counter() - began, texts)
 
     def _session(self, work: BatchWork) -> Session:
-        return self._model.session(context=work.longest, speculate=self._speculate)
+        return self._model.session(context=work.longest, speculate=self._speculate, tables=self._tables)
 
     def _one_by_one(self, work: BatchWork) -> list[str]:
         session, config = self._session(work), _config(work)
@@ -184,6 +186,8 @@ class Ours:
             while waiting and not runner.full:
                 number, ids = waiting.popleft()
                 runner.add(number, RowRequest(lambda result: {}, ids, _config(work)))
+            if not waiting:
+                runner.finish()
             for number, _, result in runner.step():
                 if result.error or result.generated != work.tokens:
                     raise EdgedecError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +16,26 @@ from edgedec.runtime import Adapter
 from edgedec.sampling import Sampling
 
 
+class Ends(NamedTuple):
+    """Of a batch to which no further texts come, the texts that end after this one, and those that end with it, itself
+    included. ties 0: further texts come."""
+
+    after: int = 0
+    ties: int = 0
+
+
+NEVER = Ends()
+
+
 @dataclass
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
     `sampling`: the settings of the generation in progress; `rng`: its random generator; `concurrent`: how many other
-    sequences share its calls; `hooks`: the functions of its constraint besides masks; `adapter`: the low-rank weights
-    that its calls use; `policy`: the cache policy, None to keep everything (`edgedec.decoding.apply_policy`); `gaps`:
-    the time between its calls; `left`: the tokens that the runtime's own steps may add from here on, 0 where the next
-    call cannot be such a step.
+    sequences share its calls, and `ends` when it ends among them; `hooks`: the functions of its constraint besides
+    masks; `adapter`: the low-rank weights that its calls use; `policy`: the cache policy, None to keep everything
+    (`edgedec.decoding.apply_policy`); `gaps`: the time between its calls; `left`: the tokens that the runtime's own
+    steps may add from here on, 0 where the next call cannot be such a step.
     """
 
     ids: list[int]
@@ -33,6 +45,7 @@ class Context:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     sampling: Sampling = field(default_factory=Sampling)
     concurrent: int = 0
+    ends: Ends = NEVER
     hooks: ConstraintHooks = NO_HOOKS
     adapter: Adapter | None = None
     policy: CachePolicy | None = None

@@ -94,6 +94,8 @@ class NativeSteps(Steps):
             more = native.numbers - self._known
             _put_back(native, more)
             self._known += more
+        if self._context.ends.ties:
+            governor.end_among(*self._context.ends)
         if governor.sequences != self._context.concurrent + 1:
             self._meet(governor, self._context.concurrent)
 

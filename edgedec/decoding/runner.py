@@ -75,7 +75,8 @@ def _forward_steps(owner: Runtime, items: Sequence[Own], steps: Sequence[Steps])
     drafted = [item for item in items if isinstance(item, DraftedStep)]
     calls = [item for item in items if isinstance(item, Call)]
     assert owner.capabilities.steps is not None
-    done = owner.capabilities.steps.run(owner, [each.native for each in (*steps, *drafted)], calls)
+    native = [*(each.native for each in steps), *(each.native for each in drafted)]
+    done = owner.capabilities.steps.run(owner, native, calls)
     whole, first, given = all(map(runs_whole, calls)), iter(done.tokens[len(steps) :]), iter(done.results)
     of = [next(given) if isinstance(item, Call) else CallResult(drawn=next(first)) for item in items]
     return [Completed(result, done.rows, done.seconds, done.cells, whole) for result in of], done

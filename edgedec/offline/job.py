@@ -132,6 +132,8 @@ class BatchJob:
                 # Rows with errors end at once, and must not pile up.
                 if len(digests) > 2 * self.slots:
                     break
+            if row is None:
+                runner.finish()
             for number, request, result in runner.step():
                 _keep(journal, number, digests.pop(number), request, result)
             progress.rows, progress.failed, progress.tokens = len(journal.done), journal.failed, runner.tokens

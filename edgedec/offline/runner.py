@@ -49,6 +49,10 @@ class BatchRunner:
         except EdgedecError as error:
             self._ended.append((number, request, RowResult(error=str(error))))
 
+    def finish(self) -> None:
+        """Note that no further texts come."""
+        self._batch.last = True
+
     def step(self) -> Iterator[tuple[int, RowRequest, RowResult]]:
         """One forward for all texts; returns the texts that ended."""
         if self.running:

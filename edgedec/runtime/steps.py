@@ -68,6 +68,10 @@ class StepGovernor(Protocol):
         """Set the terms of the next steps. left: the most tokens that may come; capacity: of the cache."""
         ...
 
+    def end_among(self, after: int, ties: int) -> None:
+        """Set the texts that end after this one and those that end with it, if no further texts come (ties > 0)."""
+        ...
+
     def drain(self) -> Governed:
         """What the steps since the last `drain` have done."""
         ...

@@ -40,7 +40,7 @@ class Experience(Means):
     calls: int
     until: int
     wait: int
-    _fields_ = (("calls", c_int64), ("until", c_int64), ("wait", c_int64))
+    _fields_ = (("calls", c_int64), ("until", c_int64), ("wait", c_int64))  # type: ignore[assignment]  # more fields
 
     def __init__(self, seconds: float = 0.0, tokens: float = 0.0, rows: float = 0.0, n: int = 0) -> None:
         super().__init__(seconds, tokens, rows, n)

@@ -148,7 +148,9 @@ class Governed:
             self._learners = []
         if costs.covers(self._sequences):
             length = context.cache.length
-            prices = self._prices = Prices.of(costs, costs.outside, self._sequences, length, n - length - 1)
+            prices = self._prices = Prices.of(
+                costs, costs.outside, self._sequences, length, n - length - 1, context.ends
+            )
             self.account.bank.open(prices.call)
             if self._length:
                 self.account.add_time(max(n - self._length, 0) * prices.token)
@@ -205,6 +207,7 @@ class Governed:
             costs.seconds, costs.per_cell, costs.outside.plain, costs.outside.draft, useful.limit, useful.least
         )
         self._steps.governor.renew(terms, self._sequences, context.n_prompt, context.left, context.cache.capacity)
+        self._steps.governor.end_among(*context.ends)
         return Draft(rest=calls, steps=self._steps)
 
     def _add_call(self, rows: int, seconds: float, cells: int) -> None:

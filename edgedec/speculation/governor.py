@@ -209,7 +209,9 @@ class Governor(Governed):
             order = order[:probe]
         elif not self._fixed and (order or drawn is not None):
             since = perf_counter()
-            grant = yield offer_of(found, context, order, self.costs, self.account.bank.trust, self.costs.outside)
+            weight = 1.0 if self._prices is None else self._prices.weight
+            trust = weight * self.account.bank.trust
+            grant = yield offer_of(found, context, order, self.costs, trust, self.costs.outside)
             waited = perf_counter() - since
         self._kept = order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows

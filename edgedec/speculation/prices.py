@@ -2,6 +2,13 @@
 
 token = seconds(sequences, context) / sequences + the time outside of calls
 k rows = seconds(sequences + k, context) - seconds(sequences, context)
+
+Where no further texts come, as at the end of a batch, a token that a text gets sooner only makes the call smaller in
+which the text ends: with k texts that end later
+
+token = seconds(k + 1, context) - seconds(k, context) + the time outside of calls
+
+So the text that ends last is worth most, and one that is ahead of the others little.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edgedec.decoding.allocation import READING
+from edgedec.decoding.context import NEVER, Ends
 from edgedec.decoding.host_time import OutsideTime
 from edgedec.speculation.costs import Costs
 
@@ -25,7 +33,7 @@ class Prices(NamedTuple):
     """`token`: the seconds of a token without drafts; `call`: of a call of one row of every sequence; `added`: the
     seconds that k drafted rows of this sequence add to it, k from 0; `draft`: the seconds that a draft adds outside of
     calls, besides the drafters' own time; `sequences`: of the call; `each`: the attention of a drafted row to the text
-    before it."""
+    before it; `weight`: `token` relative to that of a text among others that are replaced when they end."""
 
     token: float
     call: float
@@ -33,16 +41,22 @@ class Prices(NamedTuple):
     draft: float
     sequences: int
     each: float
+    weight: float = 1.0
 
     @classmethod
-    def of(cls, costs: Costs, outside: OutsideTime, sequences: int, context: int, reading: int = 0) -> Prices:
+    def of(
+        cls, costs: Costs, outside: OutsideTime, sequences: int, context: int, reading: int = 0, ends: Ends = NEVER
+    ) -> Prices:
         """In a call of `sequences` sequences after `context` tokens each; reading: the rows of a prompt in it."""
         seconds, cell, last = costs.seconds, costs.per_cell * context, len(costs.seconds) - 1
         rows, each = min(sequences + reading, last), (1 - READING) * cell
         added = [after - seconds[rows] + n * each for n, after in enumerate(seconds[rows : rows + _MOST + 1])]
         call = seconds[min(sequences, last)] + cell * sequences
-        token = call / sequences + outside.plain
-        return cls(token, call, added, outside.draft, sequences, each)
+        mean = token = call / sequences + outside.plain
+        if ends.ties:
+            after = seconds[min(ends.after, last)] if ends.after else 0.0
+            token = (seconds[min(ends.after + ends.ties, last)] - after) / ends.ties + cell + outside.plain
+        return cls(token, call, added, outside.draft, sequences, each, token / mean)
 
     def of_rows(self, rows: float) -> float:
         """The seconds that so many drafted rows add."""

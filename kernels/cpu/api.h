@@ -469,8 +469,8 @@ enum { ED_WAITING, ED_SHORT, ED_NO_GUESS, ED_REFUSED, ED_NO_ROOM, ED_REASONS };
 struct ed_governor {
   ed_drafting* drafting;
   const ed_calibration* calibrations;  // [drafters]
-  double* drafter_seconds;                    // [drafters]: of the last proposal or update
-  int64_t *proposed, *accepted;               // [drafters]: guesses that ran, and came true
+  double* drafter_seconds;             // [drafters]: of the last proposal or update
+  int64_t *proposed, *accepted;        // [drafters]: guesses that ran, and came true
   ed_bank* bank;
   ed_account* account;
   ed_record* record;  // of all its drafters together
@@ -483,8 +483,9 @@ struct ed_governor {
   int64_t left, length;  // tokens that may still come; the text's length at the last decision
   uint32_t enabled;
   // sequences: of the call; limit: the most drafted rows that could pay; top: how many best tokens the drafters learn from;
-  // prompt: given tokens; named: the user named the drafters; largest: rows of a call; capacity: of the cache.
-  int32_t most, sequences, limit, top, prompt, named, largest, capacity;
+  // prompt: given tokens; named: the user named the drafters; largest: rows of a call; capacity: of the cache; after, ties:
+  // if no further texts come, the texts that end after this one, and those that end with it; ties 0: further texts come.
+  int32_t most, sequences, limit, top, prompt, named, largest, capacity, after, ties;
   // Of all its steps so far: seconds of deciding and learning; steps; guesses that ran and that came true; steps with as
   // many guesses; steps without, by reason.
   double spent;

@@ -63,8 +63,13 @@ void Prices::set(const ed_governor& g, int64_t context) {
   seconds = g.seconds, rows = std::min(g.sequences, g.most), most = std::min(MOST, g.most - rows);
   each = (1 - READING) * cell;
   call = seconds[rows] + cell * g.sequences;
-  token = call / g.sequences + g.plain;
-  draft = g.draft;
+  const double mean = call / g.sequences + g.plain;
+  token = mean, draft = g.draft;
+  if (g.ties > 0) {
+    const double after = g.after ? seconds[std::min(g.after, g.most)] : 0;
+    token = (seconds[std::min(g.after + g.ties, g.most)] - after) / g.ties + cell + g.plain;
+  }
+  weight = token / mean;
 }
 
 double Prices::of_rows(double n) const {
@@ -80,12 +85,12 @@ int Prices::affordable(double limit) const {
 
 // ---- whether the drafters propose ------------------------------------------------------------------
 
-void Governing::start(ed_governor* governor, const int32_t* more, int n) {
-  g_ = governor, begun_ = false, fresh_ = 0;
+void Governing::start(ed_governor* governor, const int32_t* more, int n, int fresh) {
+  g_ = governor, begun_ = false, fresh_ = fresh;
   came_.assign(more, more + n);
 }
 
-double Governing::chance(int n) const { return trust_of(*g_->bank) * tree().chance(best_[(size_t)n]); }
+double Governing::chance(int n) const { return prices_.weight * trust_of(*g_->bank) * tree().chance(best_[(size_t)n]); }
 
 double Governing::gain() const {
   const ed_means &own = g_->record->own, &shared = g_->shared->means;

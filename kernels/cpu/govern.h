@@ -11,7 +11,7 @@ namespace edgedec {
 struct Prices {
   const double* seconds = nullptr;  // of calls, by rows
   int rows = 0, most = 0;           // of the call without drafts; the most drafted rows of known cost
-  double each = 0, call = 0, token = 0, draft = 0;
+  double each = 0, call = 0, token = 0, draft = 0, weight = 1;
   void set(const ed_governor& governor, int64_t context);
   double added(int n) const { return seconds[rows + n] - seconds[rows] + n * each; }
   // `added` between whole numbers of rows.
@@ -28,7 +28,8 @@ struct OtherRows {
 
 class Governing {
  public:
-  void start(ed_governor* governor, const int32_t* more, int n);
+  // more: the tokens of the text that the drafters have not read; fresh: those that came since the last decision.
+  void start(ed_governor* governor, const int32_t* more, int n, int fresh = 0);
   void stop() { g_ = nullptr, begun_ = false; }
   bool active() const { return g_ != nullptr; }
   ed_governor& state() const { return *g_; }

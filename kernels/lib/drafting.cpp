@@ -1,7 +1,6 @@
 #include "drafting.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "failure.h"
 
@@ -9,33 +8,44 @@ namespace edgedec::lib {
 
 namespace {
 
-constexpr int ROOM = 1024;  // the most nodes of a merged tree
+// The terms of edgedec/speculation/bank.py: of `auto`, and of drafters that are named.
+constexpr ed_bank AUTO{0.008, 1.0, 0, 0, 0, 0, 0, 0, 0}, NAMED{0.1, 6.4, 0, 0, 0, 0, 0, 0, 0};
+constexpr int FIRST_WAIT = 16;
 
-// Cost of forward calls by rows: a + b * (rows - 1), with more weight on recent calls.
+// The seconds of calls by rows: what a call of this many texts takes without drafts, and for each drafted row more.
 class Costs {
  public:
-  void add(int rows, double seconds) {
-    if (rows == 1) plain_.add(seconds);
-    else if (plain_.known()) row_.add(std::max(0.0, (seconds - plain_.mean()) / (rows - 1)));
+  // rows: of all texts.
+  void add(int sequences, int rows, double seconds) {
+    if (sequences != sequences_) plain_ = Mean(), sequences_ = sequences;
+    if (rows == sequences) plain_.add(seconds);
+    else if (rows > sequences && plain_.n) row_.add(std::max(0.0, (seconds - plain_.value) / (rows - sequences)));
   }
-  bool known() const { return plain_.n >= 3 && row_.n >= 3; }
-  bool plain_known() const { return plain_.n >= 3; }
-  double plain() const { return plain_.mean(); }
-  double of(int rows) const { return plain_.mean() + row_.mean() * (rows - 1); }
+  bool known(int sequences) const { return sequences == sequences_ && plain_.n >= CALLS; }
+  // The drafted rows that may be tried: few until it is known what rows cost.
+  int limit() const { return row_.n >= CALLS ? ED_DRAFTED : FEW; }
+  // By rows, up to those of a largest draft.
+  const std::vector<double>& curve() {
+    curve_.resize((size_t)(sequences_ + ED_DRAFTED) + 1);
+    for (int k = 0; k < (int)curve_.size(); k++)
+      curve_[(size_t)k] = k < sequences_ ? plain_.value * k / sequences_ : plain_.value + row_.value * (k - sequences_);
+    return curve_;
+  }
 
  private:
+  static constexpr int CALLS = 3, FEW = 4;
   struct Mean {
     int n = 0;
     double value = 0;
     void add(double x) {
       // Delayed calls are outliers and are not counted.
-      if (n >= 3 && x > 4 * value) x = 4 * value;
+      if (n >= CALLS && x > 4 * value) x = 4 * value;
       value += (x - value) / std::min(++n, 32);
     }
-    bool known() const { return n > 0; }
-    double mean() const { return value; }
   };
   Mean plain_, row_;
+  int sequences_ = 0;
+  std::vector<double> curve_;
 };
 
 struct Calibration {
@@ -47,14 +57,16 @@ struct Calibration {
 
 class Tables : public Drafting {
  public:
-  Tables(const std::vector<ed_drafter_options>& options, int fixed) : options_(options), fixed_(fixed) {
+  Tables(const std::vector<ed_drafter_options>& options, int fixed, const ed_bank& terms)
+      : options_(options), fixed_(fixed), bank_(terms) {
     for (const ed_drafter_options& each : options) drafters_.emplace_back(ed_drafter_new(&each));
+    shared_.wait = FIRST_WAIT;
     join();
   }
 
   Tables(const Tables& other)
-      : options_(other.options_), fixed_(other.fixed_), costs_(other.costs_), own_(other.own_), silent_(other.silent_),
-        calls_(other.calls_), calibrations_(other.calibrations_) {
+      : options_(other.options_), fixed_(other.fixed_), costs_(other.costs_), bank_(other.bank_), account_(other.account_),
+        shared_(other.shared_), calibrations_(other.calibrations_) {
     for (const auto& each : other.drafters_) drafters_.emplace_back(ed_drafter_fork(each.get()));
     join();
   }
@@ -69,60 +81,59 @@ class Tables : public Drafting {
 
   void reset() override {
     ed_drafting_reset(group_.get());
-    read_ = 0;
+    governing_.stop();
+    record_ = ed_record{}, record_.next = FIRST_WAIT, account_ = ed_account{};
   }
 
-  void propose(const std::vector<int32_t>& ids, int prompt, int room, Draft& draft) override {
+  Governing* decide(const std::vector<int32_t>& ids, int prompt, bool reading, int room, int sequences) override {
+    drafted_ = false, sequences_ = sequences;
+    const int n = (int)ids.size();
+    governor_.prompt = prompt;
+    if (fixed_) return room < 1 ? nullptr : (propose(ids, room), nullptr);
+    if (governing_.active() && governing_.begun()) governing_.stop();  // of a call that failed
+    if (reading || !costs_.known(sequences)) return nullptr;
+    const std::vector<double>& curve = costs_.curve();
+    governor_.seconds = curve.data(), governor_.most = governor_.largest = (int32_t)curve.size() - 1;
+    governor_.sequences = sequences, governor_.limit = costs_.limit();
+    governor_.left = (int64_t)room + 1, governor_.capacity = n + room;
+    const int fresh = std::max<int>(n - (int)std::max<int64_t>(governor_.length, prompt), 0);
+    governing_.start(&governor_, unread(ids), n - ed_drafting_read(group_.get()), fresh);
+    governing_.begin(n - 1);
+    return &governing_;
+  }
+
+  void take(Draft& draft) override {
     draft.clear();
-    proposed_ = false;
-    calls_++;
-    // The cost of a call without a draft is measured first; after a long time without a paying draft,
-    // drafting is tried only now and then.
-    if (!fixed_ && (!costs_.plain_known() || (silent_ > QUIET && calls_ % SELDOM))) return;
-    if (room < 1) return;
-    const double began = now();
-    if ((int)ids.size() < read_) reset();
-    ed_proposal asked{};
-    asked.more = ids.data() + read_, asked.n_more = (int32_t)ids.size() - read_;
-    asked.estimates = pointers_.data(), asked.seconds = seconds_.data();
-    asked.prompt = prompt, asked.nodes = fixed_ ? fixed_ : std::min(room, 32), asked.least = 0;
-    asked.enabled = (1u << drafters_.size()) - 1;
-    if (ed_drafting_propose(group_.get(), &asked, &tree_)) throw std::bad_alloc();
-    read_ = (int)ids.size(), proposed_ = true;
-    const int n = std::min({tree_.n, room, fixed_ ? fixed_ : MOST});
-    cut(fixed_ ? n : best_size(n), draft);
-    own_ += (now() - began - own_) / 16;
-    silent_ = draft.tokens.empty() ? silent_ + 1 : 0;
+    if (drafted_) return cut(fixed_nodes_, draft);
+    if (!fixed_ && governing_.active() && governing_.begun()) cut(governing_.nodes(), draft);
   }
 
   void observe(const int64_t* tokens, const int64_t* parents, int rows, int root, const std::vector<int>& path,
-               const std::vector<int32_t>& picked, const int32_t* top_ids, const float* top_scores, int top,
+               const std::vector<int32_t>& picked, const int32_t* top_ids, const float* top_scores, int top, int all,
                double seconds) override {
-    if (!root) costs_.add(rows, seconds);
-    if (!proposed_) return;
+    if (!root) costs_.add(sequences_, all, seconds);
     wide_.assign(picked.begin(), picked.end());
     wide_.insert(wide_.end(), path.begin(), path.end());
-    found_.resize(picked.size());
-    ed_drafting_test(group_.get(), wide_.data(), (int)picked.size(), pointers_.data(), found_.data());
     ed_verified seen{};
     seen.tokens = tokens, seen.parents = parents, seen.rows = rows, seen.root = root;
     seen.top_ids = top_ids, seen.top_scores = top_scores, seen.top = top;
     seen.picked = wide_.data(), seen.path = wide_.data() + picked.size(), seen.accepted = (int32_t)picked.size();
-    ed_drafting_observe(group_.get(), &seen, (1u << drafters_.size()) - 1, seconds_.data());
+    if (drafted_) {
+      found_.resize(picked.size());
+      ed_drafting_test(group_.get(), wide_.data(), seen.accepted, pointers_.data(), found_.data());
+      ed_drafting_observe(group_.get(), &seen, governor_.enabled, seconds_.data());
+    } else if (governing_.active() && governing_.begun()) {
+      governing_.end(seen, all);
+    }
   }
 
  private:
-  static constexpr int QUIET = 16, SELDOM = 8, FIRST = 4;
   struct DrafterFree {
     void operator()(ed_drafter* drafter) const { ed_drafter_free(drafter); }
   };
   struct GroupFree {
     void operator()(ed_drafting* drafting) const { ed_drafting_free(drafting); }
   };
-
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
 
   void join() {
     std::vector<ed_drafter*> all;
@@ -132,35 +143,46 @@ class Tables : public Drafting {
     }
     group_.reset(ed_drafting_new(all.data(), (int)all.size()));
     if (!group_) throw std::bad_alloc();
-    calibrations_.resize(all.size()), seconds_.assign(all.size(), 0.0), pointers_.clear();
+    calibrations_.resize(all.size()), seconds_.assign(all.size(), 0.0), pointers_.clear(), counts_.assign(2 * all.size(), 0);
     for (Calibration& each : calibrations_) pointers_.push_back({each.hits, each.tests, each.estimates});
-    for (auto& column : columns_) column.resize(ROOM);
-    for (auto& column : chances_) column.resize(ROOM);
-    tree_ = {columns_[0].data(), columns_[1].data(), columns_[2].data(), columns_[3].data(),
-             chances_[0].data(), chances_[1].data(), ROOM, 0};
+    record_.next = FIRST_WAIT;
+    governor_.drafting = group_.get(), governor_.calibrations = pointers_.data();
+    governor_.drafter_seconds = seconds_.data();
+    governor_.proposed = counts_.data(), governor_.accepted = counts_.data() + all.size();
+    governor_.bank = &bank_, governor_.account = &account_, governor_.record = &record_, governor_.shared = &shared_;
+    governor_.enabled = (1u << all.size()) - 1, governor_.top = top(), governor_.named = bank_.rate > AUTO.rate;
+    governor_.sizes = sizes_, governor_.silent = silent_;
   }
 
-  // The number of nodes, the likeliest first, with the most expected tokens a second; 0 if drafting does not pay.
-  int best_size(int n) const {
-    if (!costs_.known()) return std::min(n, FIRST);  // to learn what rows cost
-    double expected = 1, best = 1 / costs_.plain();
-    int size = 0;
-    for (int i = 0; i < n; i++) {
-      expected += tree_.chances[tree_.order[i]];
-      const double rate = expected / (costs_.of(i + 2) + own_);
-      if (rate > best) best = rate, size = i + 1;
-    }
-    return size;
+  // The tokens that the tables have not read; a text that is shorter is read again.
+  const int32_t* unread(const std::vector<int32_t>& ids) {
+    if ((int)ids.size() < ed_drafting_read(group_.get())) reset();
+    return ids.data() + ed_drafting_read(group_.get());
   }
 
-  // The first `size` nodes by chance, in the order of the tree.
-  void cut(int size, Draft& draft) {
-    std::vector<int32_t> nodes(tree_.order, tree_.order + size), place((size_t)std::max(tree_.n, 1), -1);
-    std::sort(nodes.begin(), nodes.end());
+  // The likeliest nodes, as many as are fixed.
+  void propose(const std::vector<int32_t>& ids, int room) {
+    const int32_t* more = unread(ids);
+    ed_drafting& group = *group_;
+    group.text.ids.insert(group.text.ids.end(), more, ids.data() + ids.size());
+    group.text.prompt = governor_.prompt;
+    ed_proposal asked{};
+    asked.estimates = pointers_.data(), asked.seconds = seconds_.data();
+    asked.nodes = fixed_, asked.enabled = governor_.enabled;
+    merge_drafts(group, asked);
+    fixed_nodes_ = group.merger.order(false);
+    fixed_nodes_.resize(std::min({fixed_nodes_.size(), (size_t)fixed_, (size_t)room}));
+    std::sort(fixed_nodes_.begin(), fixed_nodes_.end());
+    drafted_ = true;
+  }
+
+  // These nodes, ascending, as a draft.
+  void cut(const std::vector<int32_t>& nodes, Draft& draft) const {
+    const TreeMerger& tree = group_->merger;
     for (const int32_t node : nodes) {
-      place[(size_t)node] = (int32_t)draft.tokens.size();
-      draft.tokens.push_back(tree_.tokens[node]);
-      draft.parents.push_back(tree_.parents[node] < 0 ? -1 : place[(size_t)tree_.parents[node]]);
+      const auto above = std::lower_bound(nodes.begin(), nodes.end(), tree.parent(node)) - nodes.begin();
+      draft.tokens.push_back(tree.token(node));
+      draft.parents.push_back(tree.parent(node) < 0 ? -1 : (int32_t)above);
     }
   }
 
@@ -169,16 +191,20 @@ class Tables : public Drafting {
   std::vector<std::unique_ptr<ed_drafter, DrafterFree>> drafters_;
   std::unique_ptr<ed_drafting, GroupFree> group_;
   Costs costs_;
-  double own_ = 0;  // seconds of a proposal
-  int silent_ = 0, calls_ = 0, read_ = 0;
-  bool proposed_ = false;
+  ed_bank bank_;
+  ed_account account_{};
+  ed_record record_{};
+  ed_experience shared_{};
+  ed_governor governor_{};
+  Governing governing_;
+  int sequences_ = 1;
+  bool drafted_ = false;  // a fixed number of tokens
   std::vector<Calibration> calibrations_;
   std::vector<ed_calibration> pointers_;
   std::vector<double> seconds_;
-  std::vector<int32_t> columns_[4], found_;
-  std::vector<double> chances_[2];
-  std::vector<int64_t> wide_;
-  ed_draft_tree tree_{};
+  std::vector<int64_t> counts_, wide_;
+  int64_t sizes_[ED_DRAFTED + 1] = {}, silent_[ED_REASONS] = {};
+  std::vector<int32_t> fixed_nodes_, found_;
 };
 
 // Defaults of the drafters of these names in Python.
@@ -205,7 +231,7 @@ std::unique_ptr<Drafting> make_drafting(const Model& model, const std::string& n
     at = end + 1;
   }
   if (options.size() > 8) throw Failure(EDGEDEC_USAGE, "speculate: more than 8 drafters");
-  return std::make_unique<Tables>(options, fixed);
+  return std::make_unique<Tables>(options, fixed, names == "auto" ? AUTO : NAMED);
 }
 
 }  // namespace edgedec::lib

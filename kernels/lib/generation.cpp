@@ -62,7 +62,7 @@ bool Generation::is_end(int32_t token) const { return std::find(ends_.begin(), e
 
 // ---- a call ----------------------------------------------------------------------------------------
 
-bool Generation::next(ed_sequence& call) {
+bool Generation::next(int sequences) {
   if (ended_) return false;
   if (session_.cancelled.load(std::memory_order_relaxed)) throw Failure(EDGEDEC_CANCELLED, "cancelled");
   if (constraint_ && constraint_->done()) return finish(EDGEDEC_EOS), false;
@@ -75,19 +75,30 @@ bool Generation::next(ed_sequence& call) {
   const int pending = session_.pending();
   piece_ = pending > Session::CHUNK;
   draft_.clear();
+  governing_ = nullptr;
   if (piece_) {
     n_rows_ = Session::CHUNK;
-    session_.rows(call, n_rows_);
-    forward_began_ = seconds_now();
     return true;
   }
   root_ = pending - 1;
-  Drafting* drafting = session_.drafting();
-  if (drafting) {
+  if (Drafting* drafting = session_.drafting(); drafting) {
     const int64_t space = session_.capacity() - (int64_t)session_.ids().size();
     const int64_t room = std::max<int64_t>(0, std::min(space, left_ == std::numeric_limits<int64_t>::max() ? space : left_ - 1));
-    drafting->propose(session_.ids(), session_.prompt(), (int)std::min<int64_t>(room, Drafting::MOST), draft_);
+    const int most = (int)std::min<int64_t>(room, Drafting::MOST);
+    governing_ = drafting->decide(session_.ids(), session_.prompt(), root_ > 0, most, sequences);
   }
+  return true;
+}
+
+void Generation::make(ed_sequence& call) {
+  if (piece_) {
+    session_.rows(call, n_rows_);
+    forward_began_ = seconds_now();
+    return;
+  }
+  const int pending = root_ + 1;
+  Drafting* drafting = session_.drafting();
+  if (drafting) drafting->take(draft_);
   const int drafted = (int)draft_.tokens.size();
   n_rows_ = pending + drafted;
   session_.rows(call, pending, drafted);
@@ -104,7 +115,6 @@ bool Generation::next(ed_sequence& call) {
   if (drafted) call.rows = n_rows_, call.parents = parents_.data();
   prepare_outputs(call, root_, n_rows_ - root_);
   forward_began_ = seconds_now();
-  return true;
 }
 
 void Generation::prepare_outputs(ed_sequence& call, int root, int rows) {
@@ -122,7 +132,7 @@ void Generation::prepare_outputs(ed_sequence& call, int root, int rows) {
   }
 }
 
-void Generation::done() {
+void Generation::done(int rows) {
   forward_seconds_ = seconds_now() - forward_began_;
   counts_.forward_seconds += forward_seconds_;
   if (piece_) {
@@ -139,7 +149,7 @@ void Generation::done() {
   if (!read_) read_ = seconds_now() - began_;
   if (Drafting* drafting = session_.drafting())
     drafting->observe(session_.row_tokens(), parents_.data(), n_rows_, root_, path_, picked_, top_ ? top_ids_.data() : nullptr,
-                      top_scores_.data(), top_, forward_seconds_);
+                      top_scores_.data(), top_, rows, forward_seconds_);
   counts_.drafted += (int32_t)draft_.tokens.size(), counts_.accepted += (int32_t)path_.size() - 1;
   // A token's random number is drawn when the token is handed out, as plain decoding does.
   if (sampling_.temperature > 0) session_.rng = before;
@@ -295,26 +305,47 @@ bool tried(Work work, int& status, std::string& message) {
 
 }  // namespace
 
+// Grants drafted rows to the texts that share the next forward.
+static void grant(const std::vector<Generation*>& texts) {
+  std::vector<Governing*> governed;
+  OtherRows others;
+  for (const Generation* text : texts) {
+    if (text->governing()) {
+      governed.push_back(text->governing());
+      continue;
+    }
+    others.rows += text->pending(), others.cells += (int64_t)text->cached() * (3 + text->pending()) / 4;
+    others.decoding++, others.tokens++;
+  }
+  allocate(governed, others);
+}
+
 void run_generations(const std::vector<Generation*>& all, std::vector<int>& statuses, std::vector<std::string>& messages) {
   std::vector<ed_sequence> calls;
-  std::vector<size_t> of, live(all.size());
+  std::vector<size_t> live(all.size()), ready, of;
   std::iota(live.begin(), live.end(), 0);
   while (!live.empty()) {
-    calls.clear(), of.clear();
+    calls.clear(), ready.clear(), of.clear();
+    std::vector<Generation*> texts;
     for (const size_t i : live) {
-      ed_sequence call;
       bool goes_on = false;
-      if (tried([&] { goes_on = all[i]->next(call); }, statuses[i], messages[i]) && goes_on)
-        calls.push_back(call), of.push_back(i);
+      if (tried([&] { goes_on = all[i]->next((int)live.size()); }, statuses[i], messages[i]) && goes_on)
+        ready.push_back(i), texts.push_back(all[i]);
+    }
+    grant(texts);
+    for (const size_t i : ready) {
+      ed_sequence call;
+      if (tried([&] { all[i]->make(call); }, statuses[i], messages[i])) calls.push_back(call), of.push_back(i);
     }
     live.clear();
     if (calls.empty()) break;
-    int status = EDGEDEC_OK;
+    int status = EDGEDEC_OK, rows = 0;
     std::string message;
+    for (const ed_sequence& call : calls) rows += call.rows;
     const bool ran = tried([&] { all[of[0]]->session().model().run(calls.data(), (int)calls.size()); }, status, message);
     for (const size_t i : of) {
       if (!ran) statuses[i] = status, messages[i] = message;
-      else if (tried([&] { all[i]->done(); }, statuses[i], messages[i])) live.push_back(i);
+      else if (tried([&] { all[i]->done(rows); }, statuses[i], messages[i])) live.push_back(i);
     }
   }
   for (size_t i = 0; i < all.size(); i++) tried([&] { all[i]->end(); }, statuses[i], messages[i]);

@@ -20,10 +20,16 @@ class Generation {
              edgedec_result* result);
   ~Generation();
   Session& session() { return session_; }
-  // Makes its next call; false: it has ended.
-  bool next(ed_sequence& call);
-  // The call ran.
-  void done();
+  // Prepares its next call, one of `sequences`; false: it has ended. Its part in the allocation of drafted rows, which
+  // comes before `make`; null: none.
+  bool next(int sequences);
+  Governing* governing() const { return governing_; }
+  // The rows that it runs without a draft, and those of them that decode.
+  int pending() const { return piece_ ? n_rows_ : root_ + 1; }
+  int cached() const { return session_.cached(); }
+  void make(ed_sequence& call);
+  // The call ran, with so many rows of all texts.
+  void done(int rows);
   // Ends the generation in any state; the session is left consistent with the tokens that were delivered.
   void end();
 
@@ -58,6 +64,7 @@ class Generation {
   // Of the call.
   int root_ = 0, n_rows_ = 0;
   Draft draft_;
+  Governing* governing_ = nullptr;
   std::vector<int64_t> parents_;
   std::vector<float> logits_, shaped_;
   std::vector<int32_t> top_ids_;

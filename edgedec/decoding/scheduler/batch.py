@@ -13,6 +13,7 @@ waiting sequence needs the room.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -22,7 +23,7 @@ import numpy as np
 
 from edgedec.cache.prefixes import common
 from edgedec.decoding.apply_policy import most_held
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
@@ -38,6 +39,8 @@ _WORTH_WAITING = 16
 _LOOKS = 64
 # A call of a draft in progress with more rows than this reads a text, and no sequence waits for it.
 _SHORT = 12
+# Steps after which the order in which texts end is determined again.
+_ENDS = 8
 # Seconds between polls while all sequences wait for their constraints.
 _PAUSE = 0.0005
 
@@ -59,6 +62,8 @@ class Batch:
         # The time between forwards, and the part of it since the last forward.
         self._gaps, self._since_last = Gaps(), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
+        # Set once no further texts come: then those that are ahead of the others draft less (`Ends`).
+        self.last, self._steps = False, 0
         self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
 
     def __len__(self) -> int:
@@ -96,6 +101,9 @@ class Batch:
         """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
         began = perf_counter()
+        if self.last and not self._waiting and self._steps % _ENDS == 0:
+            self._set_ends()
+        self._steps += 1
         for job in (parked := [job for job in self._running if job.parked]):
             verifying = job.verifying
             job.resume()
@@ -127,6 +135,14 @@ class Batch:
         self._retire()
         self._since_last = perf_counter() - ended
         return True
+
+    def _set_ends(self) -> None:
+        """Note when each text ends among the others."""
+        left = [job.need - len(job.context.ids) for job in self._running]
+        order = sorted(left)
+        for job, tokens in zip(self._running, left, strict=True):
+            sooner = bisect_right(order, tokens)
+            job.context.ends = Ends(len(order) - sooner, sooner - bisect_left(order, tokens))
 
     def run(self) -> None:
         """Step until nothing is left."""
