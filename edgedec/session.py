@@ -211,7 +211,8 @@ class Session:
         """An independent session with the same text; on a runtime with pages the cache is shared, not copied."""
         twin = Session.__new__(Session)
         twin.__dict__ |= self.__dict__
-        host = DrafterContext(self.model.runtime, self.model.bundle, lambda: self.model.tokenizer, self._tables)
+        model = self.model  # not this session, which its forks must not keep alive
+        host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, self._tables)
         twin._drafter = make_speculation(self._speculate, host)
         twin._context = self._context.fork()
         twin.stats, twin._running = Stats(), None

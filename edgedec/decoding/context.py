@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ NEVER = Ends()
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
+    `ids` is only appended to, or replaced by another list: forks refer to it until they need a list of their own.
     `sampling`: the settings of the generation in progress; `rng`: its random generator; `concurrent`: how many other
     sequences share its calls, and `ends` when it ends among them; `hooks`: the functions of its constraint besides
     masks; `adapter`: the low-rank weights that its calls use; `policy`: the cache policy, None to keep everything
@@ -53,11 +54,28 @@ class Context:
     left: int = 0
 
     def fork(self) -> Context:
-        """An independent copy, without the constraint's hooks: a generation that continues it sets its own."""
+        """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
+        copied at its first use."""
         rng = np.random.default_rng()
         rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
-        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy, hooks=NO_HOOKS)
+        own = vars(self)
+        text = (self.ids, len(self.ids)) if "ids" in own else own["_text"]
+        twin = replace(self, ids=[], cache=self.cache.fork(), rng=rng, policy=policy, hooks=NO_HOOKS)
+        del twin.ids
+        vars(twin)["_text"] = text
+        return twin
+
+    if not TYPE_CHECKING:  # to mypy, any attribute of a class with this method exists
+
+        def __getattr__(self, name):
+            """`ids` of a fork that has not been used yet."""
+            text = vars(self).pop("_text", None) if name == "ids" else None
+            if text is None:
+                raise AttributeError(name)
+            ids, n = text
+            self.ids = ids[:n]
+            return self.ids
 
     def forget(self, length: int) -> None:
         """Cut the cache to the first `length` tokens. Under a policy, cut it to nothing: what the policy dropped
@@ -84,6 +102,6 @@ class Context:
             )
         latest = max(capacity // 2 - self.sinks, 1)
         dropped = len(self.ids) - self.sinks - latest
-        self.ids[self.sinks : -latest] = []
+        self.ids = self.ids[: self.sinks] + self.ids[-latest:]
         self.n_prompt = max(self.n_prompt - dropped, min(self.n_prompt, self.sinks))
         self.forget(0)

@@ -14,7 +14,7 @@ from typing import Any
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, Effort, Proposal
-from edgedec.drafters._heads.guesses import guesses, tokens_of
+from edgedec.drafters._heads.guesses import guesses
 from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._heads.windowed import WindowedReader
@@ -41,7 +41,7 @@ class LongSpec(BaseDrafter):
         facts = facts_of(host, DRAFT)
         self._depth, self._beam, self._least = depth or facts.depth, beam, least
         self._head = WindowedReader(host, facts, 1 + beam * self._depth)
-        self._outputs, self._tokens = Outputs(top=k, logsum=True), tokens_of(host, facts.tokens)
+        self._outputs, self._tokens = Outputs(top=k, logsum=True), self._head.head.tokens
         self.effort = Effort(self._depth, self._head.share())
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:

@@ -16,6 +16,8 @@ from edgedec.plugins.options import PluginOption, options_of_make
 from edgedec.plugins.words import PluginChoice, Words, parse
 
 F = TypeVar("F")
+# `import_module` of a module that is loaded takes microseconds, and every session looks at the facts of all drafters.
+_module = cache(import_module)
 
 
 class NoFacts:
@@ -73,7 +75,7 @@ class Family(Generic[F]):
         """The module of a plug-in; an error with the nearest names if there is none."""
         known = self._file_name(name)
         if known in self.shipped:
-            return import_module(f"{self.package}.{known}")
+            return _module(f"{self.package}.{known}")
         if known in self._added:
             return cast(ModuleType, self._added[known].load())
         raise self._error(f"{self.flag}: {self.unknown(name)}" if self.flag != self.title else self.unknown(name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, overload
 
 from numpy.typing import NDArray
@@ -19,11 +20,17 @@ from edgedec.speculation.record import DrafterRecord
 _MOST = 30
 
 
+@lru_cache(1024)
+def _numbers(by: int) -> list[tuple[int, int]]:
+    """The guesses of a node with these drafters, by bit."""
+    return [(number, -1) for number in range(by.bit_length()) if by >> number & 1]
+
+
 class _Guesses(Sequence[list[tuple[int, int]]]):
     """Each node's guesses, computed on access, because most are never read."""
 
-    def __init__(self, by: Sequence[int], numbers: Callable[[int], list[tuple[int, int]]]) -> None:
-        self._by, self._numbers = by, numbers
+    def __init__(self, by: Sequence[int]) -> None:
+        self._by = by
 
     def __len__(self) -> int:
         return len(self._by)
@@ -34,8 +41,8 @@ class _Guesses(Sequence[list[tuple[int, int]]]):
     def __getitem__(self, node: slice) -> list[list[tuple[int, int]]]: ...
     def __getitem__(self, node: int | slice) -> list[tuple[int, int]] | list[list[tuple[int, int]]]:
         if isinstance(node, slice):
-            return [self._numbers(by) for by in self._by[node]]
-        return self._numbers(self._by[node])
+            return [_numbers(by) for by in self._by[node]]
+        return _numbers(self._by[node])
 
 
 class CompiledMerger:
@@ -50,7 +57,6 @@ class CompiledMerger:
         self._top = max((drafters[number].outputs.top for number in self.numbers), default=0)
         self._taught = sum(1 << number for number in self.numbers if drafters[number].prompt_rows)
         self.seconds: NDArray[Any] = self._group.seconds
-        self._known: dict[int, list[tuple[int, int]]] = {}
         self._names: dict[int, str] = {}
         self.clear()
 
@@ -102,7 +108,7 @@ class CompiledMerger:
     def guesses(self) -> _Guesses:
         """The drafters' numbers of each node, ascending; the kinds of their claims are not available here."""
         if self._by is None:
-            self._by = _Guesses(self._nodes()[4], self._numbers)
+            self._by = _Guesses(self._nodes()[4])
         return self._by
 
     def add(self, number: int, draft: Draft, estimates: NDArray[Any]) -> list[int]:
@@ -143,14 +149,8 @@ class CompiledMerger:
         """The names of these drafters; by: by number."""
         name = self._names.get(mask)
         if name is None:
-            name = self._names[mask] = "+".join([by[number] for number, _ in self._numbers(mask)])
+            name = self._names[mask] = "+".join([by[number] for number, _ in _numbers(mask)])
         return name
-
-    def _numbers(self, by: int) -> list[tuple[int, int]]:
-        found = self._known.get(by)
-        if found is None:
-            found = self._known[by] = [(number, -1) for number in range(by.bit_length()) if by >> number & 1]
-        return found
 
     def _nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
         if self._found is None:

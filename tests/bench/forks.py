@@ -1,14 +1,18 @@
-"""What a fork costs, what 64 of them hold, and what a prefix of an ended sequence saves: `python tests/bench/forks.py
-BUNDLE`.
+"""What opening a session and a fork cost, what 64 forks hold, and what a prefix of an ended sequence saves: `python
+tests/bench/forks.py BUNDLE`.
 
-Prints medians of several rounds with their spread; memory is the process's own (Linux).
+Prints medians of several rounds with their spread; memory is the process's own (Linux). A bundle with a context of more
+than 8,000 tokens shows how the cost of a fork grows with the text.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import sys
 import tracemalloc
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -17,6 +21,8 @@ import edgedec
 from edgedec.decoding.scheduler.batch import Batch
 
 PREFIX, FORKS, EACH, PROMPT = 4096, 64, 32, 2000
+# The lengths of text at which sessions are opened and forked with and without drafters.
+LENGTHS = (960, 8000)
 
 
 def spread(values: list[float], unit: str, scale: float = 1.0) -> str:
@@ -30,23 +36,49 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
+def cost(title: str, make: Callable[[], edgedec.Session]) -> list[edgedec.Session]:
+    """Print what making a session takes and holds; returns those that were held."""
+    make()
+    seconds = []
+    for _ in range(40):
+        began = perf_counter()
+        made = make()
+        seconds.append(perf_counter() - began)
+        del made
+    gc.collect()
+    trim()
+    before, kept = resident(), [make() for _ in range(FORKS)]
+    grown = (resident() - before) / FORKS / 1024
+    tracemalloc.start()
+    traced = [make() for _ in range(FORKS)]
+    size = tracemalloc.get_traced_memory()[0] / FORKS / 1024
+    tracemalloc.stop()
+    del traced
+    print(f"{title}: {spread(seconds, 'ms', 1e3)}")
+    print(f"  {size:.1f} KiB of Python objects, {grown:.1f} KiB resident each")
+    return kept
+
+
+def opening(model: edgedec.Model, ids: list[int]) -> None:
+    """What sessions and their forks cost with and without drafters."""
+    for words in ("off", "auto"):
+        cost(f"session with {words}", lambda words=words: model.session(speculate=words))
+        for length in (n for n in LENGTHS if n + EACH < model.spec.context_length):
+            session = model.session(speculate=words)
+            list(session.tokens(ids[:length], max_tokens=EACH, ignore_eos=True))
+            cost(f"fork of {length} tokens with {words}", session.fork)
+
+
+def trim() -> None:
+    """Return freed memory to the system, so that what is allocated next shows as growth."""
+    if (release := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        release(0)
+
+
 def forks(model: edgedec.Model, ids: list[int]) -> None:
     session = model.session(speculate="off")
     list(session.tokens(ids, max_tokens=1, ignore_eos=True))
-    session.fork()
-    seconds = []
-    for _ in range(20):
-        began = perf_counter()
-        twin = session.fork()
-        seconds.append(perf_counter() - began)
-        del twin
-    tracemalloc.start()
-    before = resident()
-    kept = [session.fork() for _ in range(FORKS)]
-    traced, grown = tracemalloc.get_traced_memory()[0] / FORKS / 1024, (resident() - before) / FORKS / 1024
-    tracemalloc.stop()
-    print(f"fork of {len(ids)} tokens: {spread(seconds, 'ms', 1e3)}")
-    print(f"  {traced:.1f} KiB of Python objects, {grown:.1f} KiB resident each")
+    before, kept = resident(), [session.fork() for _ in range(FORKS)]
     for seed, twin in enumerate(kept):
         list(twin.tokens(max_tokens=EACH, sampling=edgedec.Sampling(temperature=1.0, seed=seed), ignore_eos=True))
     pages = [twin._context.cache.page_ids() for twin in kept]
@@ -89,8 +121,9 @@ def sessions(model: edgedec.Model, ids: list[int]) -> None:
 def main(bundle: str) -> None:
     model = edgedec.open(bundle)
     limit, vocab = model.spec.context_length, model.spec.vocab_size
-    ids = np.random.default_rng(0).integers(0, vocab, PREFIX).tolist()
+    ids = np.random.default_rng(0).integers(0, vocab, max(PREFIX, *LENGTHS)).tolist()
     print(f"{model.bundle.manifest.name} on {model.runtime.name}, {model.runtime.capabilities.threads} threads")
+    opening(model, ids)
     forks(model, ids[: min(PREFIX, limit - EACH - 2)])
     prefix(model, ids[: min(PROMPT, limit - 2)])
     sessions(model, ids[: min(PROMPT, limit - 2)])

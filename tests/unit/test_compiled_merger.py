@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,34 @@ def test_a_generation_drafts_what_python_drafts(nano: Path, names: str, sampled:
         compiled = session._drafter.drafter._compiled  # type: ignore[attr-defined]
         assert (compiled is not None) == (parts is not None)
     assert found[0] == found[1]
+
+
+def test_groups_of_a_thread_share_the_room_for_trees() -> None:
+    """A group holds the nodes of its tree alone, and keeps them when others propose after it, in any thread."""
+    from edgedec.runtimes._native_drafting import NativeDraftGroup
+
+    def fresh() -> CompiledMerger:
+        return CompiledMerger([table(), Off()], [Counts(), Counts()])  # type: ignore[list-item]
+
+    def grow(merger: CompiledMerger, tokens: list[int]) -> None:
+        parents = list(range(-1, len(tokens) - 1))
+        merger.add(1, Draft(tokens, parents, [0.9] * len(tokens)), np.full(BINS, 0.9))
+        assert merger.best_first() == list(range(len(tokens)))
+
+    first, second = fresh(), fresh()
+    grow(first, [1, 2, 3])
+    grow(second, [4, 5])
+    assert (first.tokens, first.parents, len(first.chances)) == ([1, 2, 3], [-1, 0, 1], 3)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(grow, second, [4, 5, 6, 7]).result()
+        assert pool.submit(lambda: first.cut([0, 1], "ab", "").tokens).result() == [1, 2]
+    assert (first.best_first(), second.tokens) == ([0, 1, 2], [4, 5, 6, 7])
+    tables = [table().table for _ in range(9)]
+    tracemalloc.start()
+    groups = [NativeDraftGroup([each]) for each in tables]  # type: ignore[list-item]
+    held = tracemalloc.get_traced_memory()[0] / len(groups)
+    tracemalloc.stop()
+    assert 0 < held < 4096  # the room for the largest tree takes 32 KiB
 
 
 def test_forks_hold_little() -> None:

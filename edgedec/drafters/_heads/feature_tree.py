@@ -13,7 +13,6 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import Draft, DrafterContext, Effort
 from edgedec.drafters._heads.foreseen import Foreseen, Likeliest, upcoming
-from edgedec.drafters._heads.guesses import tokens_of
 from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.pace import LevelPace
 from edgedec.drafters._heads.reader import facts_of
@@ -28,10 +27,10 @@ class FeatureTree(StateDrafter):
         super().__init__(host, facts)
         assert self._reader is not None
         self._depth, self._beam, self._head = depth or facts.depth, beam, self._reader
-        self._k, self._tokens = k, tokens_of(host, facts.tokens)
+        self._k, self._tokens = k, self._head.head.tokens
         self._pace = LevelPace()
         self._likeliest = Likeliest(k, (self._head.last,), self._tokens)
-        self.effort = Effort(self._depth, self._head.share(host.runtime.spec))
+        self.effort = Effort(self._depth, self._head.head.macs)
 
     def observe(self, step: StepResult) -> None:
         super().observe(step)

@@ -12,14 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.messages import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings, own_seconds
-from edgedec.drafters._heads.states import LastNorm, Seen
-from edgedec.drafters._models.opening import draft_runtime
-from edgedec.drafters._networks.graphs import Network, open_network
+from edgedec.drafters._heads.opened import open_head
+from edgedec.drafters._heads.states import Seen
+from edgedec.drafters._networks.graphs import Network
 from edgedec.errors import UsageError
 from edgedec.runtime import (
     Call,
@@ -27,10 +26,7 @@ from edgedec.runtime import (
     Hidden,
     Outputs,
     Rows,
-    Runtime,
 )
-from edgedec.spec import ModelSpec
-from edgedec.spec.macs import row_macs
 
 Reading = Generator[Request, Completed, CallResult]
 _NONE = Outputs()
@@ -47,38 +43,25 @@ def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
     return found
 
 
-def open_stack(host: DrafterContext, facts: DraftFacts) -> tuple[Bundle, Runtime]:
-    """The layers of a draft and a runtime on them, the target's own kind of engine; sessions share it."""
-    bundle = host.bundle.part(facts.stack)
-    return bundle, draft_runtime(host, bundle)
-
-
 class HeadReader:
     """The head's cache of one text. lag: the number of later tokens that a row depends on."""
 
     lag = 1
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
-        bundle, self._runtime = open_stack(host, facts)
-        self._spec, self._chunk = bundle.spec, self._runtime.capabilities.prefill_chunk
-        self._cache = self._runtime.new_cache(bundle.spec.context_length)
-        threads = host.runtime.capabilities.threads
-        networks = {use: open_network(host.bundle, file, threads) for use, file in facts.networks.items()}
-        self._fuse, self._entry = networks.get("features"), networks.get("entry")
-        self._target_norm = LastNorm(host.bundle) if facts.normed else None
-        self._own_norm = LastNorm(bundle) if facts.feeds == "normed" else None
-        self._embeddings = TokenEmbeddings(host) if self._entry or bundle.spec.paired else None
-        self.last = bundle.spec.n_blocks - 1
+        head = self.head = open_head(host, facts)
+        self._runtime, self._spec = head.runtime, head.bundle.spec
+        self._chunk = self._runtime.capabilities.prefill_chunk
+        self._cache = self._runtime.new_cache(self._spec.context_length)
+        self._fuse, self._entry = head.networks.get("features"), head.networks.get("entry")
+        self._embeddings = TokenEmbeddings(host) if self._entry or self._spec.paired else None
+        self.last = self._spec.n_blocks - 1
         # Row 0 of the cache is token `_base` of the text `_text`, as it stood when it was read last.
         self._base, self._text, self._sure = 0, list[int](), True
         self._rows: Rows | None = None
         self._at = -1
         self._result: CallResult | None = None
         self.calls, self.seconds = 0, 0.0  # of the last call
-
-    def share(self, target: ModelSpec) -> float:
-        """Multiply-adds of a row of the head over those of a row of the target."""
-        return row_macs(self._spec) / max(row_macs(target), 1)
 
     def reset(self) -> None:
         """Prepare for another text; a prefix in common with the old one may be reused."""
@@ -110,7 +93,7 @@ class HeadReader:
     def state(self, result: CallResult) -> Hidden:
         """The states [n, hidden_size] of a result's rows, as inputs of rows below them."""
         states = result.hidden[self.last]
-        return states if self._own_norm is None else self._own_norm(states)
+        return states if self.head.own_norm is None else self.head.own_norm(states)
 
     def end(self) -> None:
         """Roll back drafted rows."""
@@ -121,7 +104,8 @@ class HeadReader:
         """Continue from another reader's state; caches with pages share them."""
         other.end()
         self._cache, self._rows = other._cache.fork(), None
-        self._base, self._text, self._sure = other._base, list(other._text), other._sure
+        # The text is replaced as a whole at each reading, never changed in place, so that both may hold it.
+        self._base, self._text, self._sure = other._base, other._text, other._sure
         self._at, self._result = other._at, other._result
 
     def _keep_common(self, ids: Sequence[int]) -> None:
@@ -173,8 +157,8 @@ class HeadReader:
 
     def _of_target(self, states: Hidden) -> Hidden:
         """The target's states [n, features, hidden_size] as the head takes them [n, hidden_size]."""
-        if self._target_norm is not None:
-            states = self._target_norm(states)
+        if self.head.target_norm is not None:
+            states = self.head.target_norm(states)
         if self._fuse is None:
             return states[:, 0]
         parts = [np.ascontiguousarray(states[:, i]) for i in range(states.shape[1])]

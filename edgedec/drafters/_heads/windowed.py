@@ -16,8 +16,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters._heads.reader import open_stack
-from edgedec.drafters._networks.graphs import open_network
+from edgedec.drafters._heads.opened import open_head
 from edgedec.errors import BundleCorrupt
 from edgedec.runtime import Adapter, Call, CallResult, Hidden, Outputs, Rows
 from edgedec.spec.macs import block_macs, row_macs
@@ -31,14 +30,14 @@ class WindowedReader:
     """The head's window of one text. most: rows that a draft may have."""
 
     def __init__(self, host: DrafterContext, facts: DraftFacts, most: int) -> None:
-        bundle, self._runtime = open_stack(host, facts)
+        head = self.head = open_head(host, facts)
+        bundle, self._runtime = head.bundle, head.runtime
         self._spec, self._target, self._block = bundle.spec, host.runtime.spec, facts.features[0]
         window = bundle.spec.attention[0].window
         if window is None or bundle.spec.n_blocks != 2 or self._block not in self._target.attention:
             raise BundleCorrupt(f"{bundle.path}: not a longspec head of this model")
         self._window, self._sinks, self._most = window, bundle.spec.attention[0].sinks, most
-        threads = host.runtime.capabilities.threads
-        self._query, self._merge = (open_network(host.bundle, facts.networks[use], threads) for use in _USES)
+        self._query, self._merge = (head.networks[use] for use in _USES)
         self._embeddings = TokenEmbeddings(host)
         self._cache = self._runtime.new_cache(self._sinks + 2 * window + most)
         self._end = 0  # the cache holds tokens of the text before this one

@@ -1,11 +1,13 @@
-"""Objects that are opened once and shared by all users, and released with the last one."""
+"""Objects that are opened once and shared: released with their last user, or with the runtime that they belong to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from edgedec.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -24,3 +26,20 @@ class SharedInstances(Generic[T]):
             if instance is None:
                 instance = self._instances[key] = make()
             return instance
+
+
+class OfRuntime(Generic[T]):
+    """Immutable objects by runtime and key, released with the runtime, which they must not refer to; safe for any
+    thread."""
+
+    def __init__(self) -> None:
+        self._instances: WeakKeyDictionary[Runtime, dict[Hashable, T]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def get(self, runtime: Runtime, key: Hashable, make: Callable[[], T]) -> T:
+        """The object of this runtime and key, or a new one."""
+        with self._lock:
+            instances = self._instances.setdefault(runtime, {})
+            if key not in instances:
+                instances[key] = make()
+            return instances[key]
