@@ -14,6 +14,8 @@ from edgedec.decoding.messages import StepResult
 from edgedec.drafters._tables.compiled import CompiledDrafter, best_shown
 from edgedec.runtime import Calibrated, DraftGroup, StepGovernor, Stepped, WatchPrices
 from edgedec.speculation.bank import TextAccount
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.probing import Survey
 from edgedec.speculation.record import DrafterRecord
 
 # Drafters have a bit each.
@@ -160,8 +162,7 @@ class CompiledMerger:
 
 
 class TableSteps:
-    """Drafts of the runtime's tables in its own steps (`StepDrafting`). learn: takes a call's rows, seconds and cached
-    tokens."""
+    """Drafts of the runtime's tables in its own steps (`StepDrafting`)."""
 
     def __init__(
         self,
@@ -170,13 +171,16 @@ class TableSteps:
         account: TextAccount,
         names: Sequence[str],
         named: bool,
-        learn: Callable[[int, float, int], None],
+        costs: Costs,
+        survey: Survey | None,
     ) -> None:
-        self._merger, self._names, self._learn = merger, names, learn
+        self._merger, self._names, self._costs, self._survey = merger, names, costs, survey
         self.governor = merger.governor(record, account, named)
 
     def add_call(self, done: Stepped) -> None:
-        self._learn(done.rows, done.seconds, done.cells)
+        costs = self._costs
+        if costs.add(done.rows, done.seconds, done.cells) and self._survey is not None:
+            self._survey.add(done.seconds, costs.seconds[min(self.governor.sequences, costs.most)])
 
     def name(self, by: int) -> str:
         return self._merger.name(by, self._names)

@@ -201,7 +201,7 @@ class Governed:
         assert compiled is not None
         if self._steps is None:
             named = self._terms is not AUTO
-            self._steps = TableSteps(compiled, group, self.account, self._names, named, self._add_call)
+            self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._survey)
         costs, useful = self.costs, self._useful
         terms = StepCosts(
             costs.seconds, costs.per_cell, costs.outside.plain, costs.outside.draft, useful.limit, useful.least
