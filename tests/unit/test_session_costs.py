@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import copytree
 from threading import Barrier
 from time import sleep
 from typing import Any
@@ -85,8 +86,8 @@ def test_models_do_not_share_an_opened_head(model: edgedec.Model, nano: Path) ->
     assert heads[0].runtime is heads[1].runtime
 
 
-def test_a_model_that_is_dropped_is_freed_with_its_head(nano: Path) -> None:
-    model = edgedec.open(nano, engine="native", threads=1)
+def test_a_model_that_is_dropped_is_freed_with_its_head(nano: Path, tmp_path: Path) -> None:
+    model = edgedec.open(copytree(nano, tmp_path / "alone"), engine="native", threads=1)
     session = model.session()
     list(session.tokens([1, 2, 3, 1, 2], max_tokens=4, ignore_eos=True))
     head = member(session)._reader.head
