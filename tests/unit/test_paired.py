@@ -637,7 +637,7 @@ def test_a_text_is_that_of_one_engine(nano: Path, tmp_path: Path, speculate: str
         path = tmp_path / f"{model.runtime.name}.session"
         session.save(path)
         told.append((words, session.ids, session._context.cache.save()["state"].tobytes()))
-        assert speculate == "off" or session.stats.proposed > 0
+        assert session.stats.proposed > 0 or "fixed" not in speculate
     assert told[0] == told[1]
     runtime = models[0].runtime
     assert isinstance(runtime, PairedRuntime)

@@ -14,6 +14,7 @@ import pytest
 for package in ("starlette", "uvicorn", "httpx"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 import httpx  # noqa: E402
+from python_steps import python_steps  # noqa: E402
 from serving import serving  # noqa: E402
 
 import edgedec  # noqa: E402
@@ -45,6 +46,7 @@ def watched(
     """A streamed text's forwards and chunks in their order, on a machine of so many cores; `write` is called in the
     event loop for each chunk."""
     order: list[str] = []
+    python_steps(model.runtime)
     forward, text_chunk = model.runtime.forward, stream.TextResponse._text_chunk
 
     def noted(calls: Any) -> Any:
