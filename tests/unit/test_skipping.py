@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import edgedec
+from edgedec import skipping as file
 from edgedec.cli import _app
 from edgedec.drafters._slices.block_search import Skipped
 from edgedec.drafters._slices.stack import block_costs
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Hidden, Rows, Runtime, forward_one
 from edgedec.skipping import SkippingRuntime, candidates, skipping
-from edgedec.speculation import skipping as file
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
 
 SPEC = tiny_spec(n_layers=16, hidden_size=32, inner_size=64)
