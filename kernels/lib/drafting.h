@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "govern.h"
+#include "../cpu/govern.h"
 #include "model.h"
 
 namespace edgedec::lib {
