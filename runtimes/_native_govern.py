@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.kernels.cpu.structs import GovernorStruct
-from edgedec.runtime import SILENT, Governed, StepCosts
+from edgedec.runtime import SILENT, StepCosts, StepCounts
 from edgedec.runtimes._native_cache import address
 
 # The most drafted rows of a step (ED_DRAFTED).
 _DRAFTED = 64
 
 
-class DraftGroup(Protocol):
+class TextTables(Protocol):
     """The tables of a text in the library."""
 
     address: int
@@ -32,7 +32,7 @@ class NativeGovernor:
     """The tables of one text under the library's governor. state: a bank, an account, a record and an experience of
     `edgedec.speculation`, which have the layout of `api.h`."""
 
-    def __init__(self, group: DraftGroup, state: Sequence[Any], top: int, enabled: int, named: bool) -> None:
+    def __init__(self, group: TextTables, state: Sequence[Any], top: int, enabled: int, named: bool) -> None:
         self.group, n = group, len(group.seconds)
         self._keep, self._seconds = tuple(state), array("d")
         self._by_drafter = np.zeros((2, n), np.int64)
@@ -83,11 +83,11 @@ class NativeGovernor:
     def end_among(self, after: int, ties: int) -> None:
         self.struct.after, self.struct.ties = after, ties
 
-    def drain(self) -> Governed:
+    def drain(self) -> StepCounts:
         steps, seconds = self._taken
         self._taken = int(self.struct.steps), self.seconds
         proposed, accepted = self._by_drafter.tolist()
-        found = Governed(
+        found = StepCounts(
             self._taken[0] - steps,
             int(self.struct.length),
             proposed,

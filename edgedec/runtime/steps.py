@@ -39,7 +39,7 @@ class StepCosts(NamedTuple):
     least: float
 
 
-class Governed(NamedTuple):
+class StepCounts(NamedTuple):
     """What governed steps have done. length: the text's length at the last decision; proposed, accepted: by drafter;
     sizes: steps by drafted rows; silent: steps without a draft by `SILENT`; seconds: of deciding and learning."""
 
@@ -72,12 +72,12 @@ class StepGovernor(Protocol):
         """Set the texts that end after this one and those that end with it, if no further texts come (ties > 0)."""
         ...
 
-    def drain(self) -> Governed:
+    def drain(self) -> StepCounts:
         """What the steps since the last `drain` have done."""
         ...
 
 
-# The reasons of `Governed.silent`: nothing was to be asked, the balance, no guess, guesses that do not pay, no room.
+# The reasons of `StepCounts.silent`: nothing was to be asked, the balance, no guess, guesses that do not pay, no room.
 SILENT = ("waiting", "bank", "no_guess", "refused", "no_room")
 
 

@@ -194,11 +194,13 @@ class Governed:
         else:
             self._why = BANK
 
-    def _own_steps(self, context: Context, calls: int) -> Draft:
-        """Let the runtime draft with its tables in so many steps of its own."""
+    def _own_steps(self, context: Context, prices: Prices) -> Draft | None:
+        """Let the runtime draft with its tables in steps of its own, until another drafter is to be asked; None where it
+        cannot."""
         group, compiled = self._group, self._compiled
-        assert group is not None
-        assert compiled is not None
+        calls = self._calls_to_rest(prices, tables=False) if context.left else 0
+        if not calls or group is None or compiled is None:
+            return None
         if self._steps is None:
             named = self._terms is not AUTO
             self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._survey)

@@ -84,9 +84,7 @@ class Governor(Governed):
                 return probing(Draft(), probe, context, self._trees)
             return self._none(MEASURING, began)
         asked = self._asked(prices, reading=len(context.ids) - context.cache.length > 1)
-        own = context.left > 0 and self._group is not None and not (asked or probe or self._learners)
-        if own and (calls := self._calls_to_rest(prices, tables=False)):
-            draft = self._own_steps(context, calls)
+        if not (asked or probe or self._learners) and (draft := self._own_steps(context, prices)) is not None:
             self._spend(perf_counter() - began)
             self.account.settle(0.0, self._spent, prices.call)
             return draft
