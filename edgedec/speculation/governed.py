@@ -195,7 +195,7 @@ class Governed:
             self._why = BANK
 
     def _own_steps(self, context: Context, prices: Prices) -> Draft | None:
-        """Let the runtime draft with its tables in steps of its own, until another drafter is to be asked; None where it
+        """Let the runtime draft with its tables in steps of its own, until another drafter is due; None where it
         cannot."""
         group, compiled = self._group, self._compiled
         calls = self._calls_to_rest(prices, tables=False) if context.left else 0
