@@ -5,6 +5,7 @@ other drafter has its own (`record`)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, reduce
 from operator import or_
@@ -20,9 +21,10 @@ from edgedec.speculation import state as states
 from edgedec.speculation.bank import AUTO, Bank, Terms, TextAccount, risked
 from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.decide import expected_of
 from edgedec.speculation.prices import SURE, Prices, UsefulRows
 from edgedec.speculation.probing import Survey
-from edgedec.speculation.reasons import BANK, WAITING
+from edgedec.speculation.reasons import BANK, PROMPT, USED, WAITING
 from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import Calibration
@@ -67,13 +69,17 @@ class Governed:
         self._prices: Prices | None = None
         self._why, self._sequences = WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
-        # Calls without drafts, by reason.
-        self._whys: dict[str, int] = {}
+        # Calls by the size of their drafts, and those without by reason; the text at the last proposal, and the reason
+        # of the calls after it.
+        self._sizes, self._whys = Counter[int](), Counter[str]()
+        self._ids, self._later = list[int](), WAITING
+        self._length = self._rest = 0
         self._begin_text()
         self._link()
 
     def _begin_text(self) -> None:
         """Another text begins."""
+        self._whys[self._later] += self._rested()
         # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
         self._length = self._rest = 0
         # The drafters that get the results of the next call: first those that learn from a prompt.
@@ -141,7 +147,7 @@ class Governed:
         """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
         costs, self._sequences = self.costs, context.concurrent + 1
         context.gaps.watch(costs.outside)
-        self._gaps, n = context.gaps, len(context.ids)
+        self._gaps, n, rested = context.gaps, len(context.ids), self._rested()
         self._prices, self._watched = None, False
         if n == context.cache.length + 1:
             self._learners = []
@@ -154,16 +160,22 @@ class Governed:
             if self._useful.update(costs, self._sequences) and self._terms is AUTO:
                 for _, member in self._others:
                     member.learn_hope(prices)
-        if self._rest:
-            self._whys[WAITING] = self._whys.get(WAITING, 0) + min(self._rest, max(n - self._length - 1, 0))
+        if rested:
+            self._whys[self._later] += rested
         for record in self._records:
-            record.pass_calls(1 + self._rest, self._sequences)
-        self._length, self._rest = n, 0
+            record.pass_calls(1 + rested, self._sequences)
+        self._length, self._rest, self._ids = n, 0, context.ids
+
+    def _rested(self) -> int:
+        """The calls since the last proposal for which nothing was asked."""
+        return min(self._rest, max(len(self._ids) - self._length - 1, 0))
 
     def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, DrafterRecord]]:
         """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
         for a draft."""
-        left, self._why = self.account.left, WAITING
+        left, self._why = self.account.left, PROMPT if reading and self._others else WAITING
+        if self._terms is not AUTO and left <= 0:
+            self._why = BANK
         named, row = self._terms is not AUTO and left > 0, self._row(prices)
         if self._group is not None and (named or self._group.ready(prices)):
             if risked(left, SURE) > self._group.takes + row:
@@ -226,10 +238,31 @@ class Governed:
             states.inherit_all(self.members, other.members, self._shared is None)
             self._link()
 
-    def _report(self) -> dict[str, Any]:
-        prices, found = self._prices, {}
+    def _note_tables(self, chances: Sequence[float], ran: bool, code: str) -> None:
+        """Note in the record of the tables whether they had guesses, and whether any of them ran."""
+        if self._group is not None:
+            expected = None if ran else expected_of(self._prices, chances, self.account.bank.trust)
+            self._group.runs.add(len(chances) > 0, ran, code, expected)
+
+    def _count(self, size: int, code: str) -> None:
+        """Count a call with `size` drafted tokens, or one without, for this reason."""
+        if size:
+            self._sizes[size] += 1
+        else:
+            self._whys[code] += 1
+
+    def _counts(self) -> dict[str, Any]:
+        """The calls without drafts, by reason, and the others by the size of their drafts."""
+        calls = self._whys + Counter({self._later: self._rested()})
+        sizes = {str(size): calls for size, calls in sorted(self._sizes.items())}
+        return {"silent": calls.total(), "calls": dict(calls), "sizes": sizes}
+
+    def _report(self, proposed: int) -> dict[str, Any]:
+        """The figures of each drafter. proposed: the calls in which all of them proposed, whatever it costs."""
+        left, found = self.account.left, {}
         for member in self.members:
-            found[member.name] = member.report(prices)
-            if self._group is not None and member in self._tables:
-                found[member.name] |= self._group.facts(prices)
+            judged = self._group if self._group is not None and member in self._tables else member
+            facts = judged.facts(self._prices, self._terms is not AUTO and left > 0)
+            facts |= {"state": USED, "asked": proposed, "wait": 0} if proposed else {}
+            found[member.name] = member.report(facts | {"bank_s": left})
         return found
