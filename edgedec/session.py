@@ -220,8 +220,10 @@ class Session:
         return twin
 
     def report(self) -> dict[str, Any]:
-        """The figures of the drafters and of the governor so far."""
-        return self._drafter.report()
+        """The figures of the drafters and of the governor so far; `calls`: those without drafts, by reason
+        (`edgedec.speculation.reasons`)."""
+        found, calls = self._drafter.report(), self.stats.calls
+        return found | {"silent": calls, "calls": {found["why"]: calls}} if "why" in found else found
 
     def cache_report(self) -> dict[str, Any]:
         """The cache policy in use, whether it is lossy, and how much it keeps; empty without one."""

@@ -95,6 +95,7 @@ class NativeGovernor:
             self._sizes.tolist(),
             self._silent.tolist(),
             self.seconds - seconds,
+            float(self.struct.expected),
         )
         for counts in (self._by_drafter, self._sizes, self._silent):
             counts[:] = 0

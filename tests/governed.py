@@ -141,6 +141,7 @@ class Oracle:
         if best_of_one(Offer(chances, 1, 0, alone), Others(), len(alone.seconds) - 1).nodes:
             affordable = prices.affordable(risked(left, chances[0]))
             self.order = order[: min(most, affordable)]
+            self.why = self.why if self.order else "bank"
 
     def offer(self, chances: list[float], context: Context) -> Offer:
         return Offer(chances, 1, context.cache.length, self.costs, 0, 1.0, self.struct.plain, self.struct.draft)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, TypedDict, TypeVar
 
+from edgedec.decoding.draft import Draft
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.pieces import TextPiece
 from edgedec.errors import TextError
+from edgedec.speculation.reasons import resting
 from edgedec.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -73,6 +75,7 @@ class Tape:
     calls: list[CallRecord] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     tail: str = ""
+    _last: Draft | None = None
 
     def run(self, pieces: Iterable[TextPiece]) -> Tape:
         """Take all of a generation."""
@@ -92,7 +95,10 @@ class Tape:
 
     def close(self) -> None:
         """Record the new calls; the last may have given no token, but the end."""
-        self.calls += [record(step, self.name) for step in self.steps]
+        for step in self.steps:
+            call, rests = record(step, self.name), step.draft is self._last and step.draft.rest > 0
+            self.calls.append(call | {"why": resting(call["why"])} if rests else call)
+            self._last = step.draft
         self.steps.clear()
 
 
@@ -121,11 +127,18 @@ class Spelling:
             return f"#{token}"
 
 
-def page(tape: Tape, about: Mapping[str, Any], prompt: str, spell: Callable[[int], str]) -> str:
-    """One HTML file without any outside resource. `about`: for its header."""
+def page(
+    tape: Tape,
+    about: Mapping[str, Any],
+    prompt: str,
+    spell: Callable[[int], str],
+    drafters: Mapping[str, str] | None = None,
+) -> str:
+    """One HTML file without any outside resource. `about`: for its header; `drafters`: the state of each."""
     template = files("edgedec.bench").joinpath("trace.html").read_text("utf-8")
     before, _, after = template.partition(DATA)
     data = {"about": dict(about), "prompt": prompt, "texts": tape.texts, "tail": tape.tail, **_pack(tape.calls, spell)}
+    data["drafters"] = [*(drafters or {}).items()]
     return before + embed(data) + after
 
 

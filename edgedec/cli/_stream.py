@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from edgedec.cli._drafting import drafting_lines
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.messages import Token
 from edgedec.session import Session
@@ -62,7 +63,7 @@ def rate(count: int, seconds: float) -> float | None:
 
 
 def stats_line(stats: dict[str, Any]) -> str:
-    """The statistics as one line for display."""
+    """The statistics for display: a line, and what the drafters did below it."""
     speeds = [f"{stats[f'{part}_tokens_per_s'] or 0:.1f} tokens/s {part}" for part in ("prefill", "decode")]
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
@@ -71,7 +72,8 @@ def stats_line(stats: dict[str, Any]) -> str:
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
-        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{skipped}{_drafting(stats)}"
+        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{skipped}"
+        + "".join(f"\n{line}" for line in drafting_lines(stats))
     )
 
 
@@ -81,25 +83,6 @@ def _kept(cache: dict[str, Any]) -> str:
         return f"\ncache policy {cache['policy']}: nothing at {cache['absent']}, so this is the text of the whole cache"
     share = f"{cache['slots']} of {cache['of']} slots ({cache['share']:.0%})"
     return f"\nlossy: cache policy {cache['policy']} keeps {share}"
-
-
-def _drafting(stats: dict[str, Any]) -> str:
-    """A second line: the proposals of each drafter, the choices of the governor, and the times."""
-    report = stats["speculation"]
-    if not report or not stats["decode_s"]:
-        return ""
-    sizes = ", ".join(f"{size} tokens {calls}x" for size, calls in report["sizes"].items())
-    drafters = [
-        f"{name} {facts['accepted']} of {facts['proposed']} in {facts['seconds'] * 1000:.1f} ms"
-        for name, facts in report["drafters"].items()
-        if facts["proposed"]
-    ]
-    return (
-        f"\ndrafted {stats['proposed']}, accepted {stats['accepted']}, {stats['tokens_per_call']:.2f} tokens a call; "
-        f"{stats['forward_s'] / stats['decode_s']:.0%} of the time in calls; "
-        f"session so far: drafts of {sizes or 'nothing'}, {report['silent']} calls silent"
-        f"{'; ' if drafters else ''}{', '.join(drafters)}"
-    )
 
 
 def describe(token: Token, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli import _flags as o
+from edgedec.cli._drafting import warn_unused
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, describe, stats_line
 from edgedec.cli._timings import Stopwatch, about
@@ -93,6 +94,7 @@ def run(
         _keep(live, session if made.tokens else None, learn)
         clock.generated(live.stats)
         report.show_stats(made)
+    warn_unused(speculate, made.stats())
 
 
 def _saved(session: Path | None) -> Path | None:

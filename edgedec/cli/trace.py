@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import _flags as o
+from edgedec.cli._drafting import state_texts, warn_unused
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation
 from edgedec.errors import UsageError
@@ -49,6 +50,7 @@ def trace(
     report = _about(opened, made, speculate) | made.stats()
     _write(out, tape, report, text, opened, ids[0])
     _report(out, report, json)
+    warn_unused(speculate, report)
 
 
 def _check_out(out: Path, force: bool) -> None:
@@ -85,7 +87,8 @@ def _write(out: Path, tape: Tape, report: dict[str, Any], text: str, model: edge
     from edgedec.bench.trace import Spelling, page
 
     about = {key: value for key, value in report.items() if key != "speculation"}  # the page counts for itself
-    html = page(tape, about, text, Spelling(model.tokenizer, anchor))
+    drafters = state_texts(report["speculation"])
+    html = page(tape, about, text, Spelling(model.tokenizer, anchor), drafters)
     with replacing(out) as file:
         file.write(html.encode())
 

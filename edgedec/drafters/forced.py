@@ -7,6 +7,7 @@ drafted before any guess, whatever the governor decides about guesses: nothing i
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from edgedec.decoding.context import Context
@@ -16,6 +17,8 @@ from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
 
 _MOST = 16
+# Codes of `edgedec.speculation.reasons`, which is above this package.
+_NO_ROOM, _USED = "no_room", "used"
 # The smoothing of the acceptance rate, the rate below which nothing is drafted, and the calls until the next try.
 _SMOOTH, _DOUBTFUL, _RETRY = 0.1, 0.3, 16
 
@@ -30,6 +33,8 @@ class Forced(Wrapped):
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
         self.proposed = self.accepted = 0
+        # Calls by the number of forced tokens in them.
+        self._sizes = Counter[int]()
         self._sure, self._passed, self._pending = 1.0, 0, 0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
@@ -40,6 +45,7 @@ class Forced(Wrapped):
         if not tokens:
             return self.drafter.propose(context, nodes, min_path_prob)
         self.drafter.propose(context, 0, 0.0)  # it has no draft in the next call
+        self._sizes[len(tokens)] += 1
         draft = Draft.chain(tokens, [self._sure] * len(tokens))
         return Draft(draft.tokens, draft.parents, draft.p, by=("forced",) * len(tokens), why="forced")
 
@@ -60,11 +66,21 @@ class Forced(Wrapped):
 
     def report(self) -> dict[str, Any]:
         """The other drafter's report, and what was forced, if anything was."""
-        report = self.drafter.report()
-        if self.proposed:
-            forced = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0}
-            report = {"silent": 0, "sizes": {}, **report, "drafters": {**report.get("drafters", {}), "forced": forced}}
-        return report
+        report, n = self.drafter.report(), self._sizes.total()
+        if not n:
+            return report
+        forced = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0, "state": _USED, "asked": n}
+        sizes = Counter({int(size): calls for size, calls in report.get("sizes", {}).items()}) + self._sizes
+        # The other drafter counted these calls as calls without room.
+        calls = Counter(report.get("calls", {}))
+        counted = min(n, calls[_NO_ROOM])
+        return {
+            **report,
+            "silent": report.get("silent", 0) - counted,
+            "calls": dict(calls - Counter({_NO_ROOM: counted})),
+            "sizes": {str(size): sizes[size] for size in sorted(sizes)},
+            "drafters": {**report.get("drafters", {}), "forced": forced},
+        }
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, Forced):

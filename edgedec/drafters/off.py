@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
-
-_NOTHING = Draft(rest=sys.maxsize)
 
 
 def make(host: DrafterContext) -> Off:
@@ -15,5 +14,14 @@ def make(host: DrafterContext) -> Off:
 
 
 class Off(BaseDrafter):
+    """code, why: the reason why nothing is drafted, and its text; empty if plain decoding was chosen."""
+
+    def __init__(self, code: str = "", why: str = "") -> None:
+        self._code, self._draft = code, Draft(rest=sys.maxsize, why=why)
+
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        return _NOTHING
+        return self._draft
+
+    def report(self) -> dict[str, Any]:
+        """`why`: the reason of all calls; their number is the session's."""
+        return {"why": self._code, "sizes": {}, "drafters": {}} if self._code else {}

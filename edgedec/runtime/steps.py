@@ -41,7 +41,8 @@ class StepCosts(NamedTuple):
 
 class StepCounts(NamedTuple):
     """What governed steps have done. length: the text's length at the last decision; proposed, accepted: by drafter;
-    sizes: steps by drafted rows; silent: steps without a draft by `SILENT`; seconds: of deciding and learning."""
+    sizes: steps by drafted rows; silent: steps without a draft by `SILENT`; seconds: of deciding and learning;
+    expected: what the last guesses would have brought, relative to what their rows cost."""
 
     steps: int
     length: int
@@ -50,6 +51,7 @@ class StepCounts(NamedTuple):
     sizes: list[int]
     silent: list[int]
     seconds: float
+    expected: float
 
 
 class StepGovernor(Protocol):

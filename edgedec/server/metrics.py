@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+from edgedec.server.drafting import DraftCounts
 from edgedec.server.engine import EngineThread
 from edgedec.server.requests import EndEvent
 
@@ -73,12 +74,14 @@ class ModelMetrics:
     def __init__(self) -> None:
         self.finished: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
+        self.drafting = DraftCounts()
         self.times = {name: Histogram() for name, _ in _TIMES}
         self.waited, self.first = self.times["request_queue_time_seconds"], Histogram()
 
     def add(self, end: EndEvent) -> None:
         stats, (waited, first, later) = end.stats, end.seconds
         self.finished[end.finish] += 1
+        self.drafting.add(end.drafting)
         for name in ("prompt", "cached", "generated", "proposed", "accepted", "calls"):
             self.tokens[name] += getattr(stats, name)
         self.waited.add(waited)
@@ -165,6 +168,8 @@ class Metrics:
         ]
         for name, key, about in _OWN_COUNTS:
             lines += _family(f"edgedec_{name}", "counter", about, [("", tokens[key])])
+        for name, about, rows in DraftCounts.of(model.drafting for model in self._models().values()).families():
+            lines += _family(f"edgedec_{name}", "counter", about, rows)
         for name, value, about in (
             ("slots", slots, "Texts of a model that may run at a time."),
             ("running", _sum(engines, "running"), "Texts that run."),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,8 @@ class PromptEvent:
 @dataclass(frozen=True)
 class EndEvent:
     """`finish`: eos, stop, length, context, cancelled, timeout, closing, failed; `why`: the reason of a failure; and
-    whether the server caused it. `seconds`: waiting, up to the first token, and from there to the last."""
+    whether the server caused it. `seconds`: waiting, up to the first token, and from there to the last.
+    `drafting`: the report of its session."""
 
     index: int
     finish: str
@@ -53,6 +54,7 @@ class EndEvent:
     fault: bool = False
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     vector: NDArray[np.float32] | None = None
+    drafting: Mapping[str, Any] = field(default_factory=dict)
 
 
 Event = TextEvent | PromptEvent | EndEvent
@@ -123,7 +125,9 @@ class EngineRequest:
         """Post the rest of an ended text, and its end."""
         raise NotImplementedError
 
-    def _close(self, stats: Stats, vector: NDArray[np.float32] | None = None) -> None:
+    def _close(
+        self, stats: Stats, vector: NDArray[np.float32] | None = None, drafting: Mapping[str, Any] | None = None
+    ) -> None:
         error = None if self.job is None else self.job.error
         finish = self.finish or ("failed" if error else stats.finish)
         why = "" if error is None else str(error)
@@ -131,7 +135,7 @@ class EngineRequest:
         self.job = None
         seconds = (self.started - self.came, self.first - self.started, self.last - self.first)
         short = error is not None and isinstance(error.__cause__, MemoryError)
-        self.post(self, EndEvent(self.index, finish, stats, why, short, seconds, vector))
+        self.post(self, EndEvent(self.index, finish, stats, why, short, seconds, vector, drafting or {}))
 
 
 @dataclass(eq=False)
@@ -169,7 +173,7 @@ class GenerationRequest(EngineRequest):
             self.finish = "stop" if stopped else ""
             if text:
                 self.post(self, TextEvent(self.index, text, None))
-        self._close(self._session.stats)
+        self._close(self._session.stats, drafting=self._session.report())
 
 
 @dataclass(eq=False)

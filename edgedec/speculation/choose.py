@@ -23,6 +23,7 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
 from edgedec.speculation.prompting import PromptingGovernor, has_prompts
+from edgedec.speculation.reasons import ENGINE, TEXTS
 from edgedec.speculation.state import SharedLearning
 
 
@@ -53,9 +54,10 @@ def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
 def governor(
     drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0, terms: Terms = AUTO
 ) -> Drafter:
-    """These drafters under the governor, after the tokens that a constraint forces."""
+    """These drafters under the governor, after the tokens that a constraint forces. There are none if the engine may
+    not draft with `auto`."""
     if not drafters:
-        return Off()
+        return Off(ENGINE, TEXTS[ENGINE])
 
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, overload
@@ -12,10 +13,21 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters._tables.compiled import CompiledDrafter, best_shown
-from edgedec.runtime import Calibrated, DraftGroup, StepGovernor, Stepped, WatchPrices
+from edgedec.runtime import (
+    SILENT,
+    Calibrated,
+    DraftGroup,
+    StepCosts,
+    StepCounts,
+    StepGovernor,
+    Stepped,
+    WatchPrices,
+)
 from edgedec.speculation.bank import TextAccount
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.prices import UsefulRows
 from edgedec.speculation.probing import Survey
+from edgedec.speculation.reasons import NO_GUESS, REFUSED
 from edgedec.speculation.record import DrafterRecord
 
 # Drafters have a bit each.
@@ -175,7 +187,29 @@ class TableSteps:
         survey: Survey | None,
     ) -> None:
         self._merger, self._names, self._costs, self._survey = merger, names, costs, survey
-        self.governor = merger.governor(record, account, named)
+        self.governor, self._record = merger.governor(record, account, named), record
+
+    def renew(self, context: Context, useful: UsefulRows, sequences: int) -> None:
+        """Set the terms of the next steps."""
+        costs, outside = self._costs, self._costs.outside
+        terms = StepCosts(costs.seconds, costs.per_cell, outside.plain, outside.draft, useful.limit, useful.least)
+        self.governor.renew(terms, sequences, context.n_prompt, context.left, context.cache.capacity)
+        self.governor.end_among(*context.ends)
+
+    def drain(self, members: Sequence[DrafterRecord], sizes: Counter[int], silent: Counter[str]) -> StepCounts | None:
+        """Add what the steps since the last `drain` did to the records, to the calls by the size of their drafts, and
+        to those without by reason; None if there were none."""
+        done = self.governor.drain()
+        if not done.steps:
+            return None
+        for member, proposed, accepted in zip(members, done.proposed, done.accepted, strict=True):
+            member.proposed += proposed
+            member.accepted += accepted
+        calls = dict(zip(SILENT, done.silent, strict=True))
+        silent.update({code: n for code, n in calls.items() if n})
+        sizes.update({size: n for size, n in enumerate(done.sizes) if n})
+        self._record.runs.add_steps(sum(done.sizes), calls[REFUSED], calls[NO_GUESS], done.expected)
+        return done
 
     def add_call(self, done: Stepped) -> None:
         costs = self._costs

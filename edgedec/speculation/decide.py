@@ -10,7 +10,7 @@ x.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from edgedec.decoding.allocation import CostSurface, Offer
@@ -20,6 +20,8 @@ from edgedec.decoding.host_time import OutsideTime
 from edgedec.runtime import WatchPrices
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.proposals import Proposals
+from edgedec.speculation.reasons import BANK, CONSTRAINT, NO_GUESS, REFUSED
+from edgedec.speculation.record import DrafterRecord
 from edgedec.trees.merge import MergedTree, resume
 
 
@@ -76,6 +78,57 @@ def watched(prices: Prices, rows: int, trust: float) -> WatchPrices:
     """The prices by which the runtime's tables choose the nodes that would pay if no other sequence drafted."""
     costs = [prices.token + prices.draft + seconds for seconds in prices.added[1 : rows + 1]]
     return WatchPrices([0.0, prices.token, *costs], 0.0, 0.0, trust, 0.0)
+
+
+def unrun(guesses: int, affordable: bool, limit: int, permitted: int) -> str:
+    """Why none of so many guesses runs. affordable: whether the balance can pay for one; limit: the most that may run;
+    permitted: those that the constraint allows of these."""
+    if not guesses:
+        return NO_GUESS
+    if not affordable:
+        return BANK
+    return CONSTRAINT if limit and not permitted else REFUSED
+
+
+def expected_of(prices: Prices | None, chances: Iterable[float], trust: float) -> float | None:
+    """What the best of these guesses would bring, relative to what their rows cost, if no other sequence drafted. They
+    run from `allocation.MARGIN` on. None if costs are unknown.
+
+    Worked example: 1 ms a token, 0.5 ms a row; chances 0.7 and 0.1: one row, 0.7 tokens for 0.5 ms -> 1.4
+    """
+    if prices is None or len(prices.added) < 2:
+        return None
+    best, found, tokens = 0.0, 0.0, 0.0
+    for chance, added in zip(sorted(chances, reverse=True), prices.added[1:], strict=False):
+        tokens += trust * chance
+        cost = max(added + prices.draft, 1e-3 * prices.token)
+        rate = (1.0 + tokens) / (prices.token + cost)
+        if rate > best:
+            best, found = rate, tokens * prices.token / cost
+    return found
+
+
+def note_runs(
+    found: Proposals,
+    kept: Sequence[int],
+    members: Sequence[DrafterRecord],
+    numbers: Iterable[int],
+    why: str,
+    prices: Prices | None,
+    trust: float,
+) -> None:
+    """Note for the drafters of these numbers whether they had guesses, and whether any of them ran."""
+    chances: dict[int, list[float]] = {}
+    ran = {members.index(found.drawn_by)} if found.drawn_by is not None else set[int]()
+    for by, chance in zip(found.merger.guesses, found.merger.chances, strict=True):
+        for number, _ in by:
+            chances.setdefault(number, []).append(chance)
+    for node in kept:
+        ran.update(number for number, _ in found.merger.guesses[node])
+    for number in numbers:
+        own = chances.get(number, [])
+        expected = None if number in ran else expected_of(prices, own, trust)
+        members[number].runs.add(bool(own) or number in ran, number in ran, why, expected)
 
 
 def beyond(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> list[int]:

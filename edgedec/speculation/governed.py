@@ -5,9 +5,8 @@ other drafter has its own (`record`)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from functools import lru_cache, reduce
-from operator import or_
 from typing import Any
 
 from edgedec.decoding.context import Context
@@ -15,29 +14,23 @@ from edgedec.decoding.draft import Draft, Drafter, State
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters.off import Off
-from edgedec.runtime import SILENT, CallResult, Outputs, Rows, StepCosts
+from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation import state as states
 from edgedec.speculation.bank import AUTO, Bank, Terms, TextAccount, risked
 from edgedec.speculation.compiled import TableSteps, compiled_merger
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.decide import expected_of
 from edgedec.speculation.prices import SURE, Prices, UsefulRows
 from edgedec.speculation.probing import Survey
-from edgedec.speculation.reasons import BANK, WAITING
+from edgedec.speculation.reasons import BANK, PROMPT, USED, WAITING
 from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import Calibration
 
-_NONE = Outputs()
 # The most calls without asking any drafter: the balance is brought up to date at least so often.
 _REST = 32
 # The calls between two looks at a balance that is too small.
 _SHORT = 4
-
-
-@lru_cache(1024)
-def joined(outputs: tuple[Outputs, ...]) -> Outputs:
-    """The union of outputs; cached, because mostly the same drafters learn as at the call before."""
-    return reduce(or_, outputs, _NONE)
 
 
 class Governed:
@@ -67,13 +60,17 @@ class Governed:
         self._prices: Prices | None = None
         self._why, self._sequences = WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
-        # Calls without drafts, by reason; calls by the size of their drafts.
-        self._whys, self._sizes = dict[str, int](), dict[int, int]()
+        # Calls by the size of their drafts, and those without by reason; the text at the last proposal, and the reason
+        # of the calls after it.
+        self._sizes, self._whys = Counter[int](), Counter[str]()
+        self._ids, self._later = list[int](), WAITING
+        self._length = self._rest = 0
         self._begin_text()
         self._link()
 
     def _begin_text(self) -> None:
         """Another text begins."""
+        self._whys[self._later] += self._rested()
         # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
         self._length = self._rest = 0
         # The drafters that get the results of the next call: first those that learn from a prompt.
@@ -114,11 +111,11 @@ class Governed:
 
     @property
     def outputs(self) -> Outputs:
-        return joined(tuple(member.drafter.outputs for member in self._learners))
+        return states.joined(tuple(member.drafter.outputs for member in self._learners))
 
     @property
     def reads(self) -> Outputs:
-        return joined(tuple(member.drafter.reads for member in self._readers()))
+        return states.joined(tuple(member.drafter.reads for member in self._readers()))
 
     @property
     def prompt_rows(self) -> int:
@@ -142,7 +139,7 @@ class Governed:
         """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
         costs, self._sequences, steps = self.costs, context.concurrent + 1, self._drain()
         context.gaps.watch(costs.outside)
-        self._gaps, n = context.gaps, len(context.ids)
+        self._gaps, n, rested = context.gaps, len(context.ids), self._rested()
         self._prices, self._watched = None, False
         if n == context.cache.length + 1:
             self._learners = []
@@ -157,17 +154,23 @@ class Governed:
             if self._useful.update(costs, self._sequences) and self._terms is AUTO:
                 for _, member in self._others:
                     member.learn_hope(prices)
-        if self._rest:
-            self._whys[WAITING] = self._whys.get(WAITING, 0) + min(self._rest, max(n - self._length - 1, 0))
+        if rested:
+            self._whys[self._later] += rested
         for record in self._records:
-            record.pass_calls(1 + self._rest + (0 if record is self._group else steps), self._sequences)
-        self._length, self._rest = n, 0
+            record.pass_calls(1 + rested + (0 if record is self._group else steps), self._sequences)
+        self._length, self._rest, self._ids = n, 0, context.ids
+
+    def _rested(self) -> int:
+        """The calls since the last proposal for which nothing was asked."""
+        return min(self._rest, max(len(self._ids) - self._length - 1, 0))
 
     def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, DrafterRecord]]:
         """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
         for a draft."""
-        left, self._why = self.account.left, WAITING
-        named, row = self._terms is not AUTO and left > 0, self._row(prices)
+        left, self._why = self.account.left, PROMPT if reading and self._others else WAITING
+        if self._terms is not AUTO and left <= 0:
+            self._why = BANK
+        named, row = self._terms is not AUTO and left > 0, prices.row
         found = []
         for number, member in self._others:
             if reading and member in self._readers() and member not in self._learners:
@@ -188,7 +191,7 @@ class Governed:
         left, group = self.account.left, self._group
         if group is None or not ((self._terms is not AUTO and left > 0) or group.ready(prices)):
             return
-        if risked(left, SURE) > group.takes + self._row(prices):
+        if risked(left, SURE) > group.takes + prices.row:
             self._watched = True
             self._learners = [*self._tables, *(m for m in self._learners if m not in self._tables)]
         else:
@@ -204,12 +207,7 @@ class Governed:
         if self._steps is None:
             named = self._terms is not AUTO
             self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._survey)
-        costs, useful = self.costs, self._useful
-        terms = StepCosts(
-            costs.seconds, costs.per_cell, costs.outside.plain, costs.outside.draft, useful.limit, useful.least
-        )
-        self._steps.governor.renew(terms, self._sequences, context.n_prompt, context.left, context.cache.capacity)
-        self._steps.governor.end_among(*context.ends)
+        self._steps.renew(context, self._useful, self._sequences)
         return Draft(rest=calls, steps=self._steps)
 
     def _add_call(self, rows: int, seconds: float, cells: int) -> None:
@@ -221,28 +219,13 @@ class Governed:
 
     def _drain(self) -> int:
         """Account for the steps that the runtime has made by itself since the last call; returns their number."""
-        if self._steps is None:
-            return 0
-        done = self._steps.governor.drain()
-        if not done.steps:
+        done = None if self._steps is None else self._steps.drain(self.members, self._sizes, self._whys)
+        if done is None:
             return 0
         self._length = done.length
-        for member, proposed, accepted in zip(self.members, done.proposed, done.accepted, strict=True):
-            member.proposed += proposed
-            member.accepted += accepted
-        for reason, calls in zip(SILENT, done.silent, strict=True):
-            if calls:
-                self._whys[reason] = self._whys.get(reason, 0) + calls
-        for size, calls in enumerate(done.sizes):
-            if calls:
-                self._sizes[size] = self._sizes.get(size, 0) + calls
         if self._shared is not None and any(done.proposed):
             states.share_calibrations(self.members, self._shared)
         return done.steps
-
-    def _row(self, prices: Prices) -> float:
-        """The seconds of the smallest draft."""
-        return prices.added[min(1, len(prices.added) - 1)] + prices.draft
 
     def _calls_to_rest(self, prices: Prices, tables: bool = True) -> int:
         """The calls for which no drafter is to be asked; tables: the runtime's tables neither."""
@@ -267,6 +250,17 @@ class Governed:
         if self._compiled is not None and any(member in self._learners for member in self._tables):
             self._compiled.observe(step, self._mask)
 
+    def _reset(self) -> None:
+        for member in self.members:
+            member.drafter.reset()
+        for record in self._records:
+            self.account.bank.add(-record.debt)
+            record.restart()
+        if self._compiled is not None:
+            self._compiled.reset()
+        self.account.reset()
+        self._begin_text()
+
     def own_state(self) -> State:
         return states.calibration_states(self.members)
 
@@ -282,11 +276,25 @@ class Governed:
             states.inherit_all(self.members, other.members, self._shared is None)
             self._link()
 
-    def _report(self) -> dict[str, Any]:
-        self._drain()
-        prices, found = self._prices, {}
+    def _note_tables(self, chances: Sequence[float], ran: bool, code: str) -> None:
+        """Note in the record of the tables whether they had guesses, and whether any of them ran."""
+        if self._group is not None:
+            expected = None if ran else expected_of(self._prices, chances, self.account.bank.trust)
+            self._group.runs.add(len(chances) > 0, ran, code, expected)
+
+    def _count(self, size: int, code: str) -> None:
+        """Count a call with `size` drafted tokens, or one without, for this reason."""
+        if size:
+            self._sizes[size] += 1
+        else:
+            self._whys[code] += 1
+
+    def _report(self, proposed: int) -> dict[str, Any]:
+        """The figures of each drafter. proposed: the calls in which all of them proposed, whatever it costs."""
+        left, found = self.account.left, {}
         for member in self.members:
-            found[member.name] = member.report(prices)
-            if self._group is not None and member in self._tables:
-                found[member.name] |= self._group.facts(prices)
+            judged = self._group if self._group is not None and member in self._tables else member
+            facts = judged.facts(self._prices, self._terms is not AUTO and left > 0)
+            facts |= {"state": USED, "asked": proposed, "wait": 0} if proposed else {}
+            found[member.name] = member.report(facts | {"bank_s": left})
         return found

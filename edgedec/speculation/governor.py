@@ -3,16 +3,17 @@
 A call goes through these decisions:
 
 1. Which drafters are asked: those that pay or that are due for a try (`record`), if the bank can pay for it (`bank`).
-   If none is, the loop is told for how many calls it need not ask again.
+   While only the runtime's tables are, its own steps draft by themselves; while none is, nothing is asked.
 2. Which guesses run: the trees of all drafters are merged (`proposals`, `compiled`), with calibrated chances, and as
-   many nodes run as bring the most expected tokens per second in a call with the other sequences
-   (`edgedec.decoding.allocation`, by the measured cost of calls, `costs`), but no more than the bank can lose.
-3. What it brought: guesses that did not run are compared with the model's picks as well. The draft is settled with the
-   bank, and each drafter's record decides when it is asked again.
+   many nodes run as bring the most expected tokens per second in the call (`edgedec.decoding.allocation`, by the
+   measured cost of calls, `costs`), but no more than the bank can lose.
+3. What it brought: all guesses are compared with the model's picks. The draft is settled with the bank, and each
+   drafter's record decides when it is asked again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 from typing import Any
@@ -25,15 +26,18 @@ from edgedec.decoding.messages import Request, StepResult
 from edgedec.speculation import state as states
 from edgedec.speculation.bank import AUTO, Terms, risked
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.decide import allowed, beyond, cut, offer_of, probing, watched
+from edgedec.speculation.decide import allowed, beyond, cut, note_runs, offer_of, probing, unrun, watched
 from edgedec.speculation.governed import Governed
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.probing import Survey
 from edgedec.speculation.proposals import Proposals, drawn_limit, judge
-from edgedec.speculation.reasons import MEASURING, NO_GUESS, NO_ROOM, REFUSED, TEXTS, WAITING
+from edgedec.speculation.reasons import BANK, CONSTRAINT, MEASURING, NO_GUESS, NO_ROOM, REFUSED, TEXTS, WAITING
 from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import due
+
+# Which of the runtime's tables have guesses is looked at once in so many calls.
+_SAMPLE = 16
 
 
 class Governor(Governed):
@@ -59,7 +63,7 @@ class Governor(Governed):
     def _forget(self) -> None:
         self._found: Proposals | None = None
         self._kept: list[int] = []
-        self._drafted, self._spent, self._probing = 0, 0.0, False
+        self._drafted, self._spent, self._probing, self._code = 0, 0.0, False, REFUSED
 
     def prepare(self) -> None:
         """Do nothing: costs are learned from calls."""
@@ -77,10 +81,11 @@ class Governor(Governed):
         probe = 0 if self._fixed or survey is None else survey.more(self._sequences, nodes)
         self._probing = probe > 0
         if nodes < 1 and not (context.left and prices):
-            return self._none(NO_ROOM, began)
+            return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, began)
         if prices is None:
             if probe:
                 context.gaps.add_draft()
+                self._sizes[probe] += 1
                 return probing(Draft(), probe, context, self._trees)
             return self._none(MEASURING, began)
         asked = self._asked(prices, reading=len(context.ids) - context.cache.length > 1)
@@ -93,23 +98,24 @@ class Governor(Governed):
         self._ask_tables(prices)
         self._found = Proposals.of(self._compiled, self.costs.seconds)
         few = self._watch(context, nodes, prices) if self._watched else 0
-        if few or asked or probe:
+        if few > 0 or asked or probe:
             alone = self._sequences == 1 and len(context.ids) == context.cache.length + 1
-            if few and alone and self._trees and not (asked or probe) and context.hooks.allowed is None:
+            if few > 0 and alone and self._trees and not (asked or probe) and context.hooks.allowed is None:
                 return self._quick(context, few, began)
             return self._propose(context, nodes, min_path_prob, asked, probe, perf_counter() - began)
         if not self._watched:
-            return self._none(WAITING if self._learners else self._why, began)
-        return self._none(REFUSED if len(self._found.merger) else NO_GUESS, began)
+            return self._none(self._why, began)
+        return self._none(BANK if few < 0 else REFUSED if len(self._found.merger) else NO_GUESS, began)
 
     def _watch(self, context: Context, nodes: int, prices: Prices) -> int:
-        """Have the runtime's tables propose; returns the number of nodes that would pay."""
+        """Have the runtime's tables propose; returns the number of nodes that would pay, -1 if the balance cannot pay
+        for one."""
         assert self._compiled is not None
         assert self._group is not None
         most, trust = min(nodes, self._useful.limit), self.account.bank.trust
         wanted = watched(prices, most, trust)
         found = self._compiled.watch(context, max(most, 1), self._useful.least, self._mask, wanted)
-        return self._within(found, prices) if found else 0
+        return (self._within(found, prices) or -1) if found else 0
 
     def _within(self, nodes: int, prices: Prices) -> int:
         """As many of so many nodes as the balance can pay for."""
@@ -122,7 +128,7 @@ class Governor(Governed):
         assert self._found is not None
         self._kept = self._found.merger.best_first()[:nodes]
         self._drafted = nodes
-        self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
+        self._sizes[nodes] += 1
         why = f"{nodes} of {len(self._found.merger)} guesses"
         draft = self._found.merger.cut(self._kept, self._names, why)
         context.gaps.add_draft()
@@ -134,14 +140,15 @@ class Governor(Governed):
 
     def _none(self, code: str, began: float) -> Draft:
         """No draft, for this reason."""
-        self._whys[code] = self._whys.get(code, 0) + 1
-        prices = self._prices
+        self._whys[code] += 1
+        prices, found = self._prices, self._found
         self._found = None  # its tree is tested by the next watch
-        if prices is not None and code != NO_ROOM:
-            if self._watched and self._group is not None:
+        if prices is not None and code not in (NO_ROOM, CONSTRAINT):
+            if self._watched and self._group is not None and found is not None:
                 self._group.add_time(perf_counter() - began)
                 self._group.judge(0.0, 0.0, prices)
-            self._rest = self._calls_to_rest(prices)
+                self._note_tables(() if code == NO_GUESS else found.merger.chances, False, code)
+            self._rest, self._later = self._calls_to_rest(prices), BANK if code == BANK else WAITING
         self._spend(perf_counter() - began)
         return Draft(why=TEXTS[code], rest=self._rest)
 
@@ -198,7 +205,7 @@ class Governor(Governed):
         order, drawn, waited = found.order(self._trees), found.drawn, 0.0
         if drawn is not None:
             order = beyond(drawn, found.merger, order) if self._trees else []
-        row = self.costs.row(self._sequences, min(len(order), limit))
+        row, guesses, most = self.costs.row(self._sequences, min(len(order), limit)), len(order), limit
         if self._prices is not None and not (self._fixed or probe):
             limit = min(limit, self._within(limit, self._prices))
         order = allowed(context, found, order[:limit], row)[: max(limit - found.drawn_rows, 0)]
@@ -213,11 +220,15 @@ class Governor(Governed):
             waited = perf_counter() - since
         self._kept = order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows
-        self._sizes[len(self._kept)] = self._sizes.get(len(self._kept), 0) + 1
-        why = f"{len(self._kept)} of {len(found.merger)} guesses, {grant.speed:.2f}x expected"
-        if probe:
-            return probing(cut(found, context, self._kept, self._names, ""), probe, context, self._trees), waited
-        return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
+        size, why = probe or len(self._kept) + found.drawn_rows, "fixed"
+        if not size:
+            self._code = unrun(guesses, limit > 0 or not most, limit, len(order))
+            why = TEXTS[self._code]
+        elif not self._fixed:
+            why = f"{len(self._kept)} of {len(found.merger)} guesses, {grant.speed:.2f}x expected"
+        self._count(size, self._code)
+        draft = cut(found, context, self._kept, self._names, why)
+        return (probing(draft, probe, context, self._trees) if probe else draft), waited
 
     def observe(self, step: StepResult) -> None:
         began = perf_counter()
@@ -231,6 +242,8 @@ class Governor(Governed):
         took = perf_counter() - began
         if self._learners:
             self._gaps.count(took)
+        if self._fixed and found is not None and self._calls % _SAMPLE == 1:
+            note_runs(found, self._kept, self.members, range(len(self.members)), self._code, prices, 1.0)
         if self._fixed or prices is None:
             return
         later = 0.0
@@ -245,11 +258,16 @@ class Governor(Governed):
     ) -> float:
         """Add the proposals to the drafters' records. took: the seconds of learning, of all that learned. Returns the
         seconds that are charged later instead of now."""
-        share = took / max(len(found.asked) + self._watched, 1)
+        share, trust, noted = took / max(len(found.asked) + self._watched, 1), self.account.bank.trust, found.asked
         if self._group is not None and self._watched:
             self._group.add_time(share)
             numbers = [n for n, member in enumerate(self.members) if member in self._tables]
-            self._group.judge(sum(tokens[n] for n in numbers), sum(rows[n] for n in numbers), prices)
+            ran = sum(rows[n] for n in numbers)
+            self._group.judge(sum(tokens[n] for n in numbers), ran, prices)
+            self._note_tables(found.merger.chances, ran > 0, self._code)
+            noted = [*noted, *numbers] if self._group.asked % _SAMPLE == 1 else noted
+        if noted:
+            note_runs(found, self._kept, self.members, noted, self._code, prices, trust)
         later = 0.0
         for number in found.asked:
             member = self.members[number]
@@ -266,29 +284,16 @@ class Governor(Governed):
         if not own:
             self.account.settle(0.0, spent, prices.call)
             return
-        seconds, last = self.costs.seconds, len(self.costs.seconds) - 1
         drafted = max(min(self._drafted, step.total - 1), 1)
-        row = (seconds[min(step.total, last)] - seconds[min(step.total - drafted, last)]) / drafted + prices.each
-        accepted = len(step.picked) - 1
-        self.account.settle(prices.token * accepted, row * own + spent + prices.draft, prices.call)
+        row = self.costs.row(step.total - drafted, drafted) + prices.each
+        self.account.settle(prices.token * (len(step.picked) - 1), row * own + spent + prices.draft, prices.call)
 
     def report(self) -> dict[str, Any]:
-        drafters = self._report()
-        return {
-            "silent": sum(self._whys.values()),
-            "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
-            "drafters": drafters,
-        }
+        self._drain()
+        calls = self._whys + Counter({self._later: self._rested()})
+        return states.counts_of(calls, self._sizes) | {"drafters": self._report(self._calls if self._fixed else 0)}
 
     def reset(self) -> None:
         self._drain()
-        for member in self.members:
-            member.drafter.reset()
-        for record in self._records:
-            self.account.bank.add(-record.debt)
-            record.restart()
-        if self._compiled is not None:
-            self._compiled.reset()
-        self.account.reset()
-        self._begin_text()
+        self._reset()
         self._forget()

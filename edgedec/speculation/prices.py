@@ -58,6 +58,11 @@ class Prices(NamedTuple):
             token = (seconds[min(ends.after + ends.ties, last)] - after) / ends.ties + cell + outside.plain
         return cls(token, call, added, outside.draft, sequences, each, token / mean)
 
+    @property
+    def row(self) -> float:
+        """The seconds that the smallest draft adds."""
+        return self.added[min(1, len(self.added) - 1)] + self.draft
+
     def of_rows(self, rows: float) -> float:
         """The seconds that so many drafted rows add."""
         last = len(self.added) - 1

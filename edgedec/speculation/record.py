@@ -11,12 +11,13 @@ from ctypes import Structure, c_double, c_int64
 from math import ceil
 from typing import Any
 
+from edgedec.decoding.allocation import MARGIN
 from edgedec.decoding.draft import Drafter
 from edgedec.runtime import Outputs
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.experience import FIRST, TRIAL, Experience, Means
 from edgedec.speculation.prices import SURE, Prices, chain_length
-from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS
+from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS, Runs
 from edgedec.trees.calibration import Calibration
 
 # The weight of other texts, in proposals, and the proposals over which a drafter's reading of a prompt is charged.
@@ -58,6 +59,7 @@ class DrafterRecord(Structure):
         self.name, self.drafter, self.calibration = name, drafter, calibration
         self.shared = Experience() if shared is None else shared
         self.proposed = self.accepted = 0
+        self.runs = Runs()
         # Whether it cannot pay even with perfect guesses; whether it got the result of the last call.
         self.hopeless, self.follows = False, False
         # The seconds of reading a prompt that are not charged yet.
@@ -198,13 +200,20 @@ class DrafterRecord(Structure):
         rate = min(accepted / min(drawn, accepted + 1), _MOST_RATE)
         self.drawn_rate += (rate - self.drawn_rate) * _SLOW
 
-    def facts(self, prices: Prices | None) -> dict[str, Any]:
-        """Its state for display, as JSON values: when it is asked again, what a proposal takes and brings."""
-        state = HOPELESS if self.hopeless else WAITS if self.wait else USED if self.asked else UNOPENED
-        found = {"state": state, "wait": self.wait, "asked": self.asked, "takes_s": self.takes}
-        return found if prices is None else found | {"gain_s": self.gain(prices)}
+    def facts(self, prices: Prices | None, always: bool = False) -> dict[str, Any]:
+        """Its state for display, as JSON values: when it is asked again, what a proposal takes and brings. always: no
+        wait applies."""
+        wait = self.wait if prices is None or self.hopeless else self.calls_left(prices)
+        wait = 0 if always else wait
+        state = HOPELESS if self.hopeless else WAITS if wait else USED if self.asked else UNOPENED
+        found = {"state": state, "wait": wait, "asked": self.asked, "takes_s": self.takes, "guessed": self.runs.guessed}
+        if state != HOPELESS and self.runs.refused:
+            found |= self.runs.facts(MARGIN)
+        return found if prices is None else found | {"gain_s": self.gain(prices), "needs_s": self.needs(prices)}
 
-    def report(self, prices: Prices | None) -> dict[str, Any]:
-        """Figures for display, as JSON values."""
-        found = {"proposed": self.proposed, "accepted": self.accepted, "seconds": self.seconds}
-        return found | self.facts(prices) | self.drafter.report()
+    def report(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Figures for display, as JSON values. facts: of the record by which it is asked, its own or another."""
+        found = {"proposed": self.proposed, "accepted": self.accepted, "seconds": self.seconds} | facts
+        if facts["state"] == USED and not self.proposed and self.runs.refused:  # others of the same record ran
+            found |= self.runs.facts(MARGIN)
+        return found | self.drafter.report()

@@ -3,8 +3,12 @@ the drafters' tables: banks, calibrations and records."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any
 
 from edgedec.decoding.draft import State
 from edgedec.runtime import Outputs
@@ -12,6 +16,12 @@ from edgedec.speculation.bank import AUTO, Bank, Terms
 from edgedec.speculation.experience import Experience
 from edgedec.speculation.record import DrafterRecord
 from edgedec.trees.calibration import SharedCalibrations
+
+
+@lru_cache(1024)
+def joined(outputs: tuple[Outputs, ...]) -> Outputs:
+    """The union of outputs; cached, because mostly the same drafters learn as at the call before."""
+    return reduce(or_, outputs, Outputs())
 
 
 @dataclass
@@ -35,6 +45,12 @@ def share_calibrations(members: Sequence[DrafterRecord], shared: SharedLearning)
     """Share the calibrations, for other sessions to start from."""
     for member in members:
         shared.calibrations.add(member.name, member.calibration)
+
+
+def counts_of(silent: Counter[str], sizes: Counter[int]) -> dict[str, Any]:
+    """The calls without drafts, by reason, and the others by the size of their drafts, as JSON values."""
+    by_size = {str(size): calls for size, calls in sorted(sizes.items())}
+    return {"silent": silent.total(), "calls": dict(silent), "sizes": by_size}
 
 
 def calibration_states(members: Sequence[DrafterRecord]) -> State:

@@ -489,6 +489,7 @@ struct ed_governor {
   // Of all its steps so far: seconds of deciding and learning; steps; guesses that ran and that came true; steps with as
   // many guesses; steps without, by reason.
   double spent;
+  double expected;  // what the guesses that were refused last would have brought, relative to what their rows cost
   int64_t steps, drafted, came;
   int64_t *sizes, *silent;  // [ED_DRAFTED + 1], [ED_REASONS]
 };

@@ -153,10 +153,24 @@ void Governing::watch(int most, double left) {
   for (int n = 1; n <= std::min(most, prices_.most); n++)
     costs_.push_back(prices_.token + prices_.draft + prices_.added(n));
   const double trust = trust_of(*g.bank);
+  note_expected(trust);
   const ed_watch paying{costs_.data(), 0, 0, trust, 0, (int32_t)costs_.size() - 1, 0};
   if (!drafting.merger.paying(paying)) return;
   const int affordable = prices_.affordable(risked(left, trust * drafting.merger.chance(best_[0])));
   offered_ = std::min({most, affordable, (int)best_.size()});
+  if (!offered_) why_ = ED_SHORT;
+}
+
+// What the guesses would bring, relative to what their rows cost: `expected_of` of edgedec/speculation/decide.py.
+void Governing::note_expected(double trust) {
+  double tokens = 0, best = 0;
+  g_->expected = 0;
+  for (int n = 1; n <= std::min(prices_.most, (int)best_.size()); n++) {
+    tokens += trust * tree().chance(best_[(size_t)n - 1]);
+    const double cost = std::max(prices_.added(n) + prices_.draft, 1e-3 * prices_.token);
+    const double rate = (1 + tokens) / (prices_.token + cost);
+    if (rate > best) best = rate, g_->expected = tokens * prices_.token / cost;
+  }
 }
 
 void Governing::grant(int nodes, int all) {

@@ -52,6 +52,7 @@ class Governing {
 
  private:
   void watch(int most, double left);
+  void note_expected(double trust);
   bool ready() const;
   double gain() const;
   double takes() const;

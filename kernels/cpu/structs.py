@@ -167,7 +167,7 @@ class GovernorStruct(_Struct):
         (c_int64, "left length"),
         (c_uint32, "enabled"),
         (c_int32, "most sequences limit top prompt named largest capacity after ties"),
-        (c_double, "spent"),
+        (c_double, "spent expected"),
         (c_int64, "steps drafted came"),
         (c_void_p, "sizes silent"),
     )

@@ -180,7 +180,8 @@ def test_one_that_pays_is_asked_at_every_call() -> None:
         assert it.ready(prices())
         proposed(it, 0.2, 0.5)
     assert it.facts(prices()) == {
-        "state": USED, "wait": 0, "asked": 50, "takes_s": pytest.approx(0.2), "gain_s": pytest.approx(0.4)
+        "state": USED, "wait": 0, "asked": 50, "takes_s": pytest.approx(0.2), "gain_s": pytest.approx(0.4),
+        "guessed": 0, "needs_s": pytest.approx(0.2),
     }  # fmt: skip
     assert not it.pays(prices(token=0.5)), "where a token is worth less it does not"
 

@@ -757,6 +757,11 @@ def test_metrics_are_prometheus_text(served: tuple[str, Any], client: openai.Ope
     assert after[label] - before.get(label, 0) == 1
     assert after["edgedec_first_token_seconds_count"] == after['edgedec_first_token_seconds_bucket{le="+Inf"}']
     assert after["edgedec_running"] == 0
+    silent = "edgedec_calls_without_draft_total{"
+    without = sum(n - before.get(name, 0) for name, n in after.items() if name.startswith(silent))
+    assert 0 < without <= after["edgedec_calls_total"] - before["edgedec_calls_total"]
+    states = [name for name in after if name.startswith('edgedec_drafter_texts_total{drafter="copy"')]
+    assert sum(after[name] - before.get(name, 0) for name in states) == 1
     parser = pytest.importorskip("prometheus_client.parser")
     assert list(parser.text_string_to_metric_families(httpx.get(f"{served[0]}/metrics").text))
 
