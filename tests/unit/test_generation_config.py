@@ -42,7 +42,7 @@ def test_options_override_those_of_the_sampling_too() -> None:
     assert config.override({"sampling": Sampling(top_p=0.5), "top_k": 7}).sampling == Sampling(top_p=0.5, top_k=7)
     assert config.override({"max_tokens": None}).max_tokens is None
     assert config.override({}) is config
-    with pytest.raises(UsageError, match="no option 'a'; there are: sampling, max_tokens, .*temperature"):
+    with pytest.raises(UsageError, match=r"no option 'a'; there are: sampling, max_tokens, .*temperature"):
         config.override({"b": 1, "top_k": 1, "a": 2})
     assert set(SAMPLING) < set(OPTIONS)
     assert parse_options({"top_k": 3, "max_tokens": 4, "else": 5}) == {"top_k": 3, "max_tokens": 4}
