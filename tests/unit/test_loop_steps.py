@@ -10,9 +10,10 @@ import pytest
 from drafting import left
 from loops import decode
 
+from edgedec.decoding import step as stepping
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.draft import BaseDrafter, Draft, PromptRows
+from edgedec.decoding.draft import BaseDrafter, Draft, PromptRows, Sampled
 from edgedec.decoding.logits import BaseProcessor
 from edgedec.decoding.loop import StepTrace, TextGeneration, decode_loop
 from edgedec.decoding.messages import Completed, Stats, StepResult, Waiting
@@ -20,7 +21,7 @@ from edgedec.decoding.step import VerifiedStep
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, CallResult, Outputs, Rows, logits_of
-from edgedec.sampling import Sampling, logprob, top_logprobs
+from edgedec.sampling import Probs, Sampling, logprob, top_logprobs
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, SetConstraint, tiny_spec
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -379,3 +380,68 @@ def test_a_step_waits_for_the_masks_of_a_draft(sampling: Sampling) -> None:
     assert found == plain[0]
     assert stats.accepted > 3
     assert left(context) == left(plain[1])
+
+
+class Saying:
+    """A runtime's sampler that always says 7."""
+
+    def __init__(self, sampling: Any, vocab: int) -> None:
+        pass
+
+    def read(self, ids: Any, n_prompt: int) -> None:
+        pass
+
+    def draw(self, logits: Any, path: Any, u: float) -> int:
+        return 7
+
+
+def test_a_call_without_a_draft_draws_its_token() -> None:
+    on = FakeRuntime(SPEC, sampler=Saying, draws=True)
+    context = context_of(on)
+    step = VerifiedStep(context, GenerationConfig(WARM), frozenset(), Stats(), on.capabilities)
+    planned = step.call(Rows.chain(PROMPT, 0), Draft(), Outputs(hidden=(2,)), 0)
+    assert planned.drawing is not None
+    assert planned.call.outputs == Outputs(hidden=(2,), logits_from=4, draw=planned.drawing)
+    prompts = PromptRows((-1,), np.zeros((2, 16), np.float32))
+    for draft in (Draft.chain([1]), Draft(prompts=prompts)):
+        drafted = step.call(Rows.chain([5], 4), draft, Outputs(), 0)
+        assert (drafted.drawing, drafted.call.outputs.logits) == (None, True)
+    before = str(context.rng.bit_generator.state)
+    running = step.forward(planned)
+    assert next(running) is planned.call
+    planned.drawing.number()
+    assert str(context.rng.bit_generator.state) != before
+    with pytest.raises(ContextFull):
+        running.throw(ContextFull("no room"))
+    assert str(context.rng.bit_generator.state) == before, "the number is put back"
+    seen = planned.shown(Completed(CallResult(drawn=9), 5, 0.5, 3, False))
+    assert list(step.choose(planned, Draft(), seen)) == []
+    assert (seen.path, seen.picked) == ([0], [9])
+    assert (seen.root, seen.seconds, seen.total, seen.cells, seen.whole) == (4, 0.5, 5, 3, False)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
+def test_a_drawn_draft_has_its_own_verifier(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the tokens that were drawn; the others are followed as any draft. A greedy text needs none."""
+    asked: list[Any] = []
+
+    def noting(name: str) -> Any:
+        def verify(rows: Rows, target: Any, drafted: Any, rng: Any, root: int) -> Any:
+            asked.append((name, rows.tokens.tolist(), root, len(drafted), target(root, []).of(4) > 0))
+            return [root, root + 1], [4, 6]
+
+        return verify
+
+    monkeypatch.setattr(stepping, "verifier", noting)
+    laws = [Probs(np.array([4]), np.ones(1))] * 2
+    draft = Draft((4, 2, 6), (-1, 0, 0), sampled=Sampled("by hand", laws))
+    drafter = Asked(draft, Draft.chain([1, 2]))
+    found, context, _, _ = run(Logged(), drafter, sampling=sampling, max_tokens=8)
+    if sampling.temperature:
+        assert asked == [("by hand", [*PROMPT, 4, 2], 4, 2, True)]
+        assert found[:2] == [4, 6]
+        assert drafter.seen[0].path == [0, 1, 3], "the 6 was not drawn, and comes true"
+        assert drafter.seen[0].picked[:2] == [4, 6]
+    else:
+        assert (asked, found) == ([], run(Logged())[0])
+    assert context.ids == [*PROMPT, *found]
