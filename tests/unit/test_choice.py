@@ -246,6 +246,7 @@ def test_how_many_of_the_best_decide() -> None:
     assert needed(top_k, best_k=20) == 20
     assert needed(top_k, best_k=11) == 11
     assert needed(top_k, best_k=10) == 0
+    assert needed(Sampling(repetition_penalty=1.3), best_k=1) == 1
     assert needed(top_k, vocab=12) == 11
     assert needed(top_k, vocab=11) == 0
     assert needed(Sampling(temperature=1.0)) == 0

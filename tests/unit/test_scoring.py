@@ -15,6 +15,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.runner import run_loop
 from edgedec.decoding.scoring import next_probs, prefill, score, score_prompt, scored
+from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, Rows, forward_one, logits_of
 from edgedec.sampling import logprob, top_logprobs
@@ -208,6 +209,14 @@ def test_a_text_of_a_batch_has_the_room_that_it_needs() -> None:
     assert sizes == [27, 20, 20]
     with pytest.raises(UsageError, match="nothing to score after"):
         score_all(on, [([], [1])])
+
+
+def test_later_texts_continue_from_those_of_a_batch() -> None:
+    """From all that was run of them: the text, and the tokens but the last."""
+    on = FakeRuntime(tiny_spec(context_length=128))
+    prefixes = SharedPrefixes(on.capabilities)
+    score_all(on, [(TEXT * 4, MORE)], prefixes=prefixes)
+    assert prefixes.find(context_of(on, ids=[*TEXT * 4, *MORE, 1])).n == 80 + 7
 
 
 def test_an_error_of_a_text_of_a_batch_is_raised() -> None:
