@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from time import sleep
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -400,6 +403,20 @@ def test_time_of_other_programs_is_left_out_while_a_drafter_works(monkeypatch: p
     clock.update(own=9.0)
     gaps.add_forward(1.0)
     assert outside.given[-1] == (1.0, 0.0, 1, 0), "no more is left out than has passed"
+
+
+def test_where_processor_time_is_coarse_a_draft_s_time_has_a_lower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of other programs is not left out there."""
+    source = inspect.getsource(host_time)
+    for resolution, fine, cap in ((1e-5, True, 50.0), (0.016, False, 3.0)):
+        monkeypatch.setattr(time, "get_clock_info", lambda name, r=resolution: SimpleNamespace(resolution=r))
+        there = ModuleType("host_time")
+        exec(compile(source, "host_time", "exec"), there.__dict__)
+        assert there.FINE is fine
+        outside = there.OutsideTime()
+        outside.start(1.0)
+        outside.add(1e6, 2.0, 2, 1)
+        assert outside.draft == pytest.approx(cap * (2.0 + 2.0))
 
 
 def test_time_is_never_negative() -> None:

@@ -74,16 +74,14 @@ class Policy:
 
 
 def test_a_slide_keeps_the_first_and_the_latest() -> None:
-    for sinks, kept in (
-        (0, TEXT[12:]),
-        (2, [*TEXT[:2], *TEXT[14:]]),
-        (7, [*TEXT[:7], TEXT[19]]),
-        (8, [*TEXT[:8], TEXT[19]]),
-    ):
-        context = context_of(16, sinks=sinks)
-        context.make_room()
-        assert (context.ids, context.cache.length) == (kept, 0)
-        assert context.n_prompt == max(12 - (20 - len(kept)), min(12, sinks))
+    """Of 20 tokens, 12 or 18 of them a prompt, in a room of 16."""
+    kept = {0: TEXT[12:], 2: [*TEXT[:2], *TEXT[14:]], 7: [*TEXT[:7], TEXT[19]], 8: [*TEXT[:8], TEXT[19]]}
+    prompts = {0: (0, 6), 2: (2, 6), 7: (7, 7), 8: (8, 8)}
+    for sinks, ids in kept.items():
+        for n_prompt, left in zip((12, 18), prompts[sinks], strict=True):
+            context = context_of(16, n_prompt=n_prompt, sinks=sinks)
+            context.make_room()
+            assert (context.ids, context.cache.length, context.n_prompt) == (ids, 0, left)
     short = context_of(16, n_prompt=1, sinks=2)
     short.make_room()
     assert short.n_prompt == 1
