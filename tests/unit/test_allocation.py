@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.decoding.allocation import MARGIN, Grant, Offer, Others, allocate, best_of_one, grant_alone
+from edgedec.decoding.allocation import MARGIN, Grant, Offer, Others, allocate, best_of_one, grant_alone, text_cells
 from edgedec.runtime import Capabilities
 from edgedec.speculation.costs import Costs
 
@@ -163,3 +164,110 @@ def test_equal_chances_keep_parents_before_children() -> None:
     flat = Costs({1: 1.0, 4: 1.05, 5: 9.0})
     grants = allocate(offers([0.5, 0.5, 0.5], [0.5, 0.5], costs=flat), Others(), 256)
     assert sum(grant.nodes for grant in grants) == 2
+
+
+# ── every part of the sum ──
+
+
+def formula(
+    many: Sequence[Offer], others: Others, counts: Sequence[int], buckets: Sequence[int]
+) -> tuple[float, float]:
+    """By the module's docstring: how many times the rate of plain decoding these counts give, and the tokens that the
+    call is credited with besides the drafted ones."""
+    costs, n = many[0].costs, sum(counts)
+
+    def at(rows: int) -> float:
+        return costs.seconds[min((size for size in buckets if size >= rows), default=rows)]
+
+    rows = others.rows + sum(offer.rows for offer in many)
+    decoding = others.decoding + sum(offer.rows - offer.reading for offer in many)
+    cells = others.cells + sum(text_cells(offer.rows, offer.context) for offer in many)
+    outside, tokens = sum(offer.outside for offer in many), others.tokens + sum(offer.tokens for offer in many)
+    plain = at(rows) + costs.per_cell * cells + outside
+    alone = at(decoding) + costs.per_cell * cells * decoding / rows + outside
+    without = tokens * plain / alone  # as many as plain decoding gives beside the prompt's rows
+    took = at(rows + n) + outside + sum(offer.extra for offer, k in zip(many, counts, strict=True) if k)
+    took += costs.per_cell * (cells + sum(k * offer.context for offer, k in zip(many, counts, strict=True)) / 4)
+    drafted = sum(sum(offer.chances[:k]) for offer, k in zip(many, counts, strict=True))
+    return (without + drafted) / took / (tokens / alone), without
+
+
+def likeliest(many: Sequence[Offer], n: int) -> list[int]:
+    """How many nodes of each offer are among the n likeliest of all."""
+    merged = sorted((-chance, i) for i, offer in enumerate(many) for chance in offer.chances)
+    return [sum(owner == i for _, owner in merged[:n]) for i in range(len(many))]
+
+
+def best_by_hand(
+    many: Sequence[Offer], others: Others, largest: int, buckets: Sequence[int]
+) -> tuple[list[int], float]:
+    known = min(largest, len(many[0].costs.seconds) - 1)
+    room = max((size for size in buckets if size <= known), default=known)
+    room -= others.rows + sum(offer.rows for offer in many)
+    found, speed, without = [0] * len(many), 1.0, 0.0
+    for n in range(1, min(room, sum(len(offer.chances) for offer in many)) + 1):
+        rate, without = formula(many, others, likeliest(many, n), buckets)
+        if rate > speed:
+            found, speed = likeliest(many, n), rate
+    gain = sum(sum(offer.chances[:k]) for offer, k in zip(many, found, strict=True))
+    worth = speed > 1 and gain >= MARGIN * ((without + gain) / speed - without)
+    return (found, speed) if worth else ([0] * len(many), 1.0)
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize("buckets", [(), (2, 5, 9, 16)])
+def test_a_grant_is_the_best_by_the_formula(sequences: int, buckets: tuple[int, ...]) -> None:
+    """With prompts, other sequences' calls, contexts and the time outside of calls."""
+    rng, granted = np.random.default_rng(sequences), 0
+    for _ in range(150):
+        costs = Costs(dict(enumerate(1.0 + np.cumsum(rng.choice([0.0, 0.02, 0.1, 0.4], 20)), 1)), per_cell=1e-4)
+        many = []
+        for _ in range(sequences):
+            chances = np.cumprod(rng.uniform(0.3, 0.99, rng.integers(0, 5))).tolist()
+            rows, times = int(rng.integers(1, 3)), rng.uniform(0.0, 0.1, 2)
+            context, reading = int(rng.integers(0, 4000)), int(rng.integers(0, rows))
+            many.append(Offer(chances, rows, context, costs, reading, float(rng.integers(1, 3)), *times.tolist()))
+        n = int(rng.integers(0, 4))
+        others = Others(n, 900 * n, int(rng.integers(0, n + 1)), n)
+        largest = int(rng.choice([8, 15, 256]))
+        found = allocate(many, others, largest, buckets)
+        counts, speed = best_by_hand(many, others, largest, buckets)
+        assert [grant.nodes for grant in found] == counts
+        assert {grant.drafted for grant in found} == {sum(counts)}
+        assert found[0].speed == pytest.approx(speed)
+        if sequences == 1:
+            assert best_of_one(many[0], others, largest, buckets) == found[0]
+        granted += sum(counts) > 0
+    assert granted > 25, "it is about drafts that run"
+
+
+def test_the_attention_of_rows() -> None:
+    assert [text_cells(rows, 100) for rows in (1, 2, 3, 8)] == [100, 125, 150, 275]
+    assert text_cells(3, 0) == 0
+
+
+def test_a_long_offer_alone_is_what_it_is_beside_an_empty_one() -> None:
+    """More nodes than the plain loop is for."""
+    flat = Costs({1: 1.0, 256: 1.01})
+    (offer,) = offers([0.9] * 60, costs=flat)
+    assert allocate([offer], Others(), 256) == [best_of_one(offer, Others(), 256)]
+    assert allocate([offer], Others(), 256)[0].nodes == 60
+
+
+def test_a_call_beyond_what_was_measured_has_no_room() -> None:
+    costs = Costs({1: 1.0, 4: 1.1})
+    for beside in (Others(3, 0, 3, 3), Others(9, 0, 9, 9)):
+        assert allocate(offers([0.9], [0.9], costs=costs), beside, 256) == [Grant(0, 0, 1.0)] * 2
+        assert allocate(offers([0.9], costs=costs), beside._replace(rows=beside.rows + 1), 256) == [Grant(0, 0, 1.0)]
+    assert allocate(offers([0.9], costs=costs), Others(2, 0, 2, 2), 256)[0].nodes == 1
+
+
+def test_a_draft_pays_with_a_margin() -> None:
+    """A fifth more tokens than plain decoding gives in its time: not a little less, and a little more."""
+    costs = Costs({1: 1.0, 2: 1.5})
+    for chance, nodes in ((0.59, 0), (0.61, 1)):
+        for many in (
+            offers([chance], costs=costs),
+            [*offers([chance], costs=costs), Offer([], 0, 0, costs, tokens=0.0)],
+        ):
+            assert allocate(many, Others(), 256)[0].nodes == nodes

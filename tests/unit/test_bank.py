@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from time import sleep
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from loops import decode
 from simulated import Python, large, measured, small, tiny
 
+from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, Effort
@@ -290,6 +294,130 @@ def test_a_draft_costs_what_passes_besides_the_usual() -> None:
         gaps.add_forward(4e-4, 2)
     assert outside.draft == pytest.approx(4.1e-4 - 1e-4 - 3e-5, rel=0.05)
     assert outside.plain == pytest.approx(5e-5)
+
+
+def test_the_usual_time_is_a_mean_without_spikes() -> None:
+    outside = OutsideTime()
+    outside.add(4.0, 0.0, 2, 0)
+    assert (outside.plain, outside.known) == (2.0, False)
+    outside.add(8.0, 0.0, 1, 0)  # the first calls include one-time work
+    assert (outside.plain, outside.known) == (2.0, True)
+    outside.add(1.0, 0.0, 1, 0)
+    assert outside.plain == pytest.approx(2.0 - 1.0 / 3)
+    outside.add(100.0, 0.0, 1, 0)  # three times the mean at most
+    assert outside.plain == pytest.approx(5 / 3 + (5.0 - 5 / 3) / 4)
+    for _ in range(40):
+        outside.add(outside.plain, 0.0, 1, 0)
+    assert outside.plain == pytest.approx(2.5)
+    outside.add(5.0, 0.0, 1, 0)
+    assert outside.plain == pytest.approx(2.5 + 0.05 * 2.5)
+
+
+def test_the_usual_time_of_an_earlier_process_goes_on() -> None:
+    outside = OutsideTime()
+    outside.start(0.0)
+    assert not outside.known
+    outside.start(0.5)
+    assert (outside.plain, outside.known) == (0.5, True)
+    outside.add(0.8, 0.0, 1, 0)
+    assert outside.plain == pytest.approx(0.5 + 0.3 / 3)
+
+
+def test_the_time_of_drafts_is_a_mean_by_draft() -> None:
+    outside = OutsideTime()
+    outside.add(5.0, 0.0, 1, 1)  # what is usual is not known yet
+    outside.add(5.0, 1.0, 1, 0)  # a drafter worked, for nothing
+    assert (outside.plain, outside.draft, outside.known) == (0.0, 0.0, False)
+    outside.start(1.0)
+    outside.add(7.0, 2.0, 2, 1)
+    assert outside.draft == pytest.approx(3.0)
+    outside.add(6.0, 2.0, 2, 2)
+    assert outside.draft == pytest.approx((0.95 * 3.0 + 2.0) / (0.95 + 2))
+    outside.add(1.0, 2.0, 2, 1)  # quicker than usual: nothing
+    before = (0.95 * 4.85) / (0.95 * 2.95 + 1)
+    assert outside.draft == pytest.approx(before)
+    assert outside.plain == 1.0
+    outside.add(1.0, 0.0, 1, 0)
+    assert outside.draft == pytest.approx(0.998 * before)
+    wild = OutsideTime()
+    wild.start(1.0)
+    wild.add(1e6, 2.0, 2, 1)
+    assert wild.draft == pytest.approx((50.0 if host_time.FINE else 3.0) * (2.0 + 2.0))
+
+
+class Noting(OutsideTime):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[float, float, int, int]] = []
+
+    def add(self, seconds: float, counted: float, sequences: int, drafts: int) -> None:
+        self.given.append((seconds, counted, sequences, drafts))
+
+
+def test_what_passes_between_own_forwards_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_time, "FINE", False)  # no processor time
+    gaps, outside = Gaps(), Noting()
+    assert not gaps.watched
+    gaps.watch(outside)
+    assert gaps.watched
+    gaps.add_forward(9.0)
+    gaps.end_forward()
+    assert not gaps.watched
+    gaps.add_draft()
+    gaps.count(0.5)
+    gaps.count(0.25)
+    gaps.add_forward(1.0, own=False)
+    gaps.consumed(0.5)
+    gaps.consumed(0.25)
+    gaps.add_forward(2.0, 3)  # with a draft
+    gaps.add_draft()
+    gaps.add_draft()
+    gaps.add_forward(4.0)  # after a draft, with two
+    gaps.add_forward(5.0)  # after two
+    gaps.add_forward(6.0, 2)
+    assert outside.given == [(2.25, 0.75, 3, 1), (4.0, 0.0, 1, 1), (5.0, 0.0, 1, 2), (6.0, 0.0, 2, 0)]
+    assert (gaps.forwards, gaps.tokens, gaps.total) == (5, 2, 9.0 + 1.0 + 1.25 + 15.0)
+
+
+def test_time_of_other_programs_is_left_out_while_a_drafter_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the thread's processor time, since watching began or since the last forward."""
+    clock = {"wall": 10.0, "own": 5.0}
+    monkeypatch.setattr(host_time, "FINE", True)
+    monkeypatch.setattr(host_time, "perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr(host_time, "thread_time", lambda: clock["own"])
+    gaps, outside = Gaps(), Noting()
+    gaps.watch(outside)
+    clock.update(wall=12.0, own=5.5)
+    gaps.watch(outside)  # watched since 10
+    clock.update(wall=14.0, own=6.0)
+    gaps.add_forward(6.0)  # 4 of them watched, and a quarter of those at work
+    assert gaps.total == pytest.approx(6.0 - (4.0 - 1.25))
+    gaps.add_forward(1.0)  # nobody watches
+    gaps.end_forward()
+    clock.update(wall=30.0, own=8.0)
+    gaps.consumed(0.5)
+    gaps.add_forward(3.5)  # 3 without the consumer's, 2 of them at work
+    assert outside.given == [(1.0, 0.0, 1, 0), (pytest.approx(2.5), 0.0, 1, 0)]
+    gaps.end_forward()
+    clock.update(own=9.0)
+    gaps.add_forward(1.0)
+    assert outside.given[-1] == (1.0, 0.0, 1, 0), "no more is left out than has passed"
+
+
+def test_where_processor_time_is_coarse_a_draft_s_time_has_a_lower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of other programs is not left out there."""
+    source = inspect.getsource(host_time)
+    for resolution, fine, cap in ((1e-5, True, 50.0), (0.016, False, 3.0)):
+        monkeypatch.setattr(time, "get_clock_info", lambda name, r=resolution: SimpleNamespace(resolution=r))
+        there = ModuleType("host_time")
+        exec(compile(source, "host_time", "exec"), there.__dict__)
+        assert there.FINE is fine
+        outside = there.OutsideTime()
+        outside.start(1.0)
+        outside.add(1e6, 2.0, 2, 1)
+        assert outside.draft == pytest.approx(cap * (2.0 + 2.0))
 
 
 def test_time_is_never_negative() -> None:

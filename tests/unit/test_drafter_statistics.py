@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.decoding import host_time
 from edgedec.decoding.host_time import OwnTime
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
@@ -118,3 +119,18 @@ def test_time_in_which_another_program_had_the_core_is_not_counted() -> None:
         pass
     assert watch.seconds() > 0.01
     assert watch.seconds(elsewhere=1.0) < 0.0
+
+
+def test_a_watch_counts_what_the_thread_and_its_helpers_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"wall": 10.0, "own": 5.0}
+    monkeypatch.setattr(host_time, "FINE", True)
+    monkeypatch.setattr(host_time, "perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr(host_time, "thread_time", lambda: clock["own"])
+    watch = OwnTime()
+    clock.update(wall=20.0, own=8.0)
+    assert watch.seconds() == 6.0, "at most two threads"
+    assert watch.seconds(elsewhere=5.0) == 5.0
+    assert watch.seconds(forwards=1.0) == 1.0 + 6.0
+    assert watch.seconds(elsewhere=2.0, forwards=5.0) == 5.0 + 3.0
+    monkeypatch.setattr(host_time, "FINE", False)
+    assert watch.seconds() == 10.0

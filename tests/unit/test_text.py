@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.decoding.messages import Stats, Token
+from edgedec.decoding.pieces import pieces
 from edgedec.errors import TextError, UsageError
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
@@ -456,3 +458,48 @@ def test_encoding_from_threads_does_not_mix_the_modes() -> None:
 
     assert want[True] != want[False]
     assert all(jobs())
+
+
+# ── the text of a generation ──
+
+
+class Told:
+    """A text stream by hand: what each token completes, and the rest."""
+
+    def __init__(self, pushed: list[tuple[str, bool]], rest: tuple[str, bool]) -> None:
+        self.pushed, self.rest = pushed, rest
+
+    def push(self, token: int) -> tuple[str, bool]:
+        return self.pushed[token]
+
+    def flush(self) -> tuple[str, bool]:
+        return self.rest
+
+
+@pytest.mark.parametrize(
+    ("pushed", "rest", "texts", "stops"),
+    [
+        ([("a", False), ("", False), ("b", False)], ("c", False), ["a", "", "b", "c"], False),
+        ([("a", False), ("b", False)], ("", False), ["a", "b"], False),
+        ([("a", False), ("b", True), ("no", False)], ("no", False), ["a", "b"], True),
+        ([("a", False)], ("b", True), ["a", "b"], True),
+        ([("a", False)], ("", True), ["a"], True),
+    ],
+)
+def test_a_stop_string_ends_the_pieces(
+    pushed: list[tuple[str, bool]], rest: tuple[str, bool], texts: list[str], stops: bool
+) -> None:
+    closed = list[bool]()
+
+    def tokens() -> Generator[Token]:
+        try:
+            yield from map(Token, range(len(pushed)))
+        finally:
+            closed.append(True)
+
+    stats, stream = Stats(finish="length"), Told(pushed, rest)
+    found = list(pieces(tokens(), stream, stats))  # type: ignore[arg-type]
+    assert [piece.text for piece in found] == texts
+    assert [piece.token for piece in found] == [i if i < len(pushed) else None for i in range(len(texts))]
+    assert stats.finish == ("stop" if stops else "length")
+    assert closed == [True]

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.verify import FAMILY, verifier, walk
+from edgedec.decoding.verify._by_path import verify_path
+from edgedec.decoding.verify._drawn import chances, children_of, drawn_of
+from edgedec.decoding.verify.multipath import _greedy, _leaves
 from edgedec.decoding.verify.spectr import _rho
 from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
@@ -303,3 +306,71 @@ def test_spectr_never_accepts_more_than_there_is(k: int) -> None:
         often = (1 - (1 - beta) ** k) / beta
         assert (np.minimum(q.p, p.p / rho) * often <= p.p + 1e-12).all()
         assert often == pytest.approx(rho, abs=1e-6)
+
+
+# ---- their parts ----------------------------------------------------------------------------------
+
+
+def path_of(*numbers: float, second: int = 1) -> tuple[int, int]:
+    """Two drafted tokens: the weight after the first is 2/3, the gap below it 4/15."""
+    targets = [law(0.5, 0.5), law(0.5, 0.3, 0.2), law(0.0, 0.0, 0.0, 1.0)]
+    drawn = [(1, law(0.25, 0.75)), (second, law(0.1, 0.8, 0.1))]
+    script = Script(*numbers)
+    found = verify_path(targets, drawn, cast(Any, script))
+    assert not script._numbers
+    return found
+
+
+def test_a_path_s_tokens_stand_by_weight_and_gap() -> None:
+    stands = (4 / 15) / (4 / 15 + 1 / 3)
+    weight = 2 / 3 * 0.3 / 0.8
+    assert path_of(0.99, weight - 1e-9, 0.5) == (2, 3), "the longest counts"
+    assert path_of(stands + 1e-9, weight + 1e-9, 0.5) == (0, 0)
+    # The residual after the first has the first's weight: 7/30 0 1/30.
+    assert path_of(stands - 1e-9, weight + 1e-9, 0.874) == (1, 0)
+    assert path_of(stands - 1e-9, weight + 1e-9, 0.876) == (1, 2)
+    assert path_of(0.99, 0.999, 0.5, second=0) == (2, 3), "a likely token makes up for an unlikely one"
+
+
+def test_a_path_ends_at_a_token_that_cannot_be() -> None:
+    targets, drawn = [law(1.0), law(1.0), law(1.0)], [(0, law(0.5, 0.5)), (1, law(0.5, 0.5))]
+    assert verify_path(targets, drawn, cast(Any, Script(0.5, 0.0))) == (1, 0)
+    assert verify_path(targets, [(0, law(0.0, 1.0))], cast(Any, Script(0.0))) == (0, 0)
+    assert verify_path(targets, [], cast(Any, Script(0.0))) == (0, 0)
+
+
+def test_drawn_tokens_are_found_by_their_parents() -> None:
+    rows = Rows.tree([5, 6, 1, 2, 1, 3], [-1, 0, 1, 1, 2, 2], 0)
+    assert children_of(rows, 1) == {1: [2, 3], 2: [4, 5]}
+    laws = [law(0.0, 0.5, 0.5), law(0.0, 0.5, 0.5), law(0.0, 1.0), law(0.0, 1.0)]
+    assert drawn_of(rows, [2, 3], laws, 1) == [(2, 1, laws[0]), (3, 2, laws[0])]
+    assert drawn_of(rows, [4, 5], laws, 1) == [(4, 1, laws[2])], "a 3 was not drawn from it"
+    assert drawn_of(rows, [], laws, 1) == []
+    q = Probs(np.array([2, 5]), np.array([0.25, 0.75]))
+    assert chances(q, np.array([0, 2, 3, 5, 9])).tolist() == [0.0, 0.25, 0.0, 0.75, 0.0]
+
+
+def test_the_chosen_of_many_paths() -> None:
+    p, q = law(0.7, 0.3), law(0.3, 0.7)
+    for tokens, chosen in (([1, 0], 0), ([1, 1], 1)):
+        token, chosen_from = _greedy(p, q, tokens, 2)
+        assert token == chosen
+        assert (chosen_from.ids.tolist(), chosen_from.p) == ([0, 1], pytest.approx([0.51, 0.49]))
+    token, chosen_from = _greedy(law(0.0, 0.5, 0.5), law(0.0, 0.5, 0.5), [1, 2], 3)
+    assert token == 2, "of equals the largest"
+    assert (chosen_from.ids.tolist(), chosen_from.p) == ([1, 2], pytest.approx([1 / 8, 7 / 8]))
+    rows = Rows.tree([9, 8, 0, 1, 1, 2, 3], [-1, 0, 1, 1, 2, 2, 4], 0)
+    assert _leaves(rows, 1)[1:] == [3, 2, 1, 1, 1, 1]
+
+
+def test_an_alike_draft_of_spectr_is_always_accepted() -> None:
+    """And where nothing of q is possible, nothing is."""
+    p = law(0.25, 0.75)
+    assert _rho(p, p, 3) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert _rho(p, p, 1) == (1.0, 1.0)
+    assert _rho(law(1.0), law(0.0, 1.0), 2) == (pytest.approx(1.0), 0.0)
+    assert verified("spectr", star(1, 1), law(1.0), law(0.0, 1.0), 0.0, 0.0, 0.5) == ([0], [0])
+    some = Probs(np.arange(3), np.array([0.2, 0.2, 0.6]))
+    rho, beta = _rho(some, law(0.6, 0.2, 0.2), 2)
+    assert 1 - (1 - beta) ** 2 == pytest.approx(rho * beta)
+    assert beta == pytest.approx(0.2 / rho + 0.2 / rho + 0.2)
