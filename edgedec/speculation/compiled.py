@@ -30,6 +30,8 @@ from edgedec.speculation.probing import Survey
 from edgedec.speculation.reasons import NO_GUESS, REFUSED
 from edgedec.speculation.record import DrafterRecord
 
+# Calls without drafts that are learned from: one of so many.
+_EACH = 4
 # Drafters have a bit each.
 _MOST = 30
 
@@ -187,6 +189,7 @@ class TableSteps:
         survey: Survey | None,
     ) -> None:
         self._merger, self._names, self._costs, self._survey = merger, names, costs, survey
+        self._plain = 0  # calls without drafts since the last one that had any
         self.governor, self._record = merger.governor(record, account, named), record
 
     def renew(self, context: Context, useful: UsefulRows, sequences: int) -> None:
@@ -212,8 +215,9 @@ class TableSteps:
         return done
 
     def add_call(self, done: Stepped) -> None:
-        costs = self._costs
-        if costs.add(done.rows, done.seconds, done.cells) and self._survey is not None:
+        costs, plain = self._costs, done.rows <= self.governor.sequences
+        self._plain = self._plain + 1 if plain else 0
+        if self._plain % _EACH == 0 and costs.add(done.rows, done.seconds, done.cells) and self._survey is not None:
             self._survey.add(done.seconds, costs.seconds[min(self.governor.sequences, costs.most)])
 
     def name(self, by: int) -> str:

@@ -236,7 +236,7 @@ class Governed:
             return 0
         wait = min((record.calls_left(prices) for record in records), default=_REST)
         if self._why == BANK and not self._watched:
-            wait = max(wait, _SHORT)
+            wait = max(wait, _SHORT if tables else _REST // 2)
         return max(min(wait, _REST), 0)
 
     def _teach(self, step: StepResult) -> None:

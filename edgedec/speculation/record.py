@@ -158,8 +158,9 @@ class DrafterRecord(Structure):
         """Add a proposal that was expected to add `tokens` tokens with `rows` rows, and decide how long it waits."""
         took, self.took, self._unread = self.took, 0.0, 0
         self.asked += 1
+        first = self.own.n == 0 and self.shared.n > 0  # reads the text, which tells nothing about the next ones
         self.own.add(took, tokens, rows, _QUICK)
-        self.shared.add(took, tokens, rows)
+        self.shared.add(min(took, self.shared.seconds) if first else took, tokens, rows)
         longest = max(min(ceil(self.takes / (_SHARE * prices.token)), _LONGEST), 1) if prices.token else _LONGEST
         if self.pays(prices) or (self.reads and self.own.n < TRIAL):
             self.next = max(self.next // 2, FIRST)

@@ -231,8 +231,9 @@ void Governing::judge(double tokens, double rows) {
   ed_experience& shared = *g_->shared;
   const double took = record.took;
   record.took = 0, record.asked++;
+  const bool first = !record.own.n && shared.means.n;  // reads the text, which tells nothing about the next ones
   add(record.own, took, tokens, rows, QUICK);
-  add(shared.means, took, tokens, rows, SMOOTH);
+  add(shared.means, first ? std::min(took, shared.means.seconds) : took, tokens, rows, SMOOTH);
   int64_t longest = LONGEST;
   if (prices_.token > 0)
     longest = std::max<int64_t>((int64_t)std::min(std::ceil(takes() / (SHARE * prices_.token)), (double)LONGEST), 1);
