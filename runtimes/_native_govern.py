@@ -86,6 +86,8 @@ class NativeGovernor:
     def drain(self) -> StepCounts:
         steps, seconds = self._taken
         self._taken = int(self.struct.steps), self.seconds
+        if self._taken[0] == steps:
+            return StepCounts(0, 0, [], [], [], [], 0.0, 0.0)
         proposed, accepted = self._by_drafter.tolist()
         found = StepCounts(
             self._taken[0] - steps,

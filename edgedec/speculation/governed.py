@@ -29,6 +29,8 @@ from edgedec.trees.calibration import Calibration
 
 # The most calls without asking any drafter: the balance is brought up to date at least so often.
 _REST = 32
+# The most steps that the runtime drafts by itself: its own governor keeps the balance up to date.
+_OWN_STEPS = 128
 # The calls between two looks at a balance that is too small.
 _SHORT = 4
 
@@ -204,6 +206,7 @@ class Governed:
         calls = self._calls_to_rest(prices, tables=False) if context.left else 0
         if not calls or group is None or compiled is None:
             return None
+        calls = calls if self._survey is None or self._survey.complete(self._sequences) else min(calls, _REST)
         if self._steps is None:
             named = self._terms is not AUTO
             self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._survey)
@@ -234,10 +237,10 @@ class Governed:
             return 0
         if records and self._terms is not AUTO:
             return 0
-        wait = min((record.calls_left(prices) for record in records), default=_REST)
+        wait = min((record.calls_left(prices) for record in records), default=_OWN_STEPS)
         if self._why == BANK and not self._watched:
-            wait = max(wait, _SHORT if tables else _REST // 2)
-        return max(min(wait, _REST), 0)
+            wait = max(wait, _SHORT if tables else _REST)
+        return max(min(wait, _REST if tables else _OWN_STEPS), 0)
 
     def _teach(self, step: StepResult) -> None:
         """Let the drafters learn from a call."""

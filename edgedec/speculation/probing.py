@@ -44,6 +44,10 @@ class Survey:
         self._asked = 0 < wanted <= most and cost <= self._left
         return wanted if self._asked else 0
 
+    def complete(self, rows: int) -> bool:
+        """Whether nothing more is to be measured beside `rows` rows."""
+        return (self._next.get(rows) or self._wanted(rows))[0] == 0
+
     def more(self, rows: int, most: int) -> int:
         """The rows that the next call must have in addition to `rows`, at most `most`; 0: none."""
         return max(self.due(rows, rows + most) - rows, 0) if most > 0 else 0
