@@ -157,7 +157,7 @@ def _spent(facts: Mapping[str, Any]) -> str:
 def _balance(facts: Mapping[str, Any]) -> str:
     """The cost of a first proposal if it is more than may be lost."""
     needs, left = facts.get("needs_s"), facts.get("bank_s")
-    if needs is None or left is None or needs <= left:
+    if not needs or left is None or needs <= left:
         return ""
     return f", a try takes {_ms(needs)} and {_ms(max(left, 0.0))} may be lost now"
 

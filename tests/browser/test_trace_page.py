@@ -219,3 +219,13 @@ def test_the_spellings_are_as_bad_as_they_claim(made: Tape) -> None:
     """All of them are in the text, or the tests above prove little."""
     shown = set(made.texts) | {NASTY[token] for call in made.calls for token in call["tokens"]}
     assert shown == set(NASTY)
+
+
+def test_a_table_has_the_state_of_each_drafter(browser: Any, made: Tape, tmp_path: Path) -> None:
+    file, states = tmp_path / "trace.html", {"copy": "waits 64 calls", "eagle3": "hopeless: <b>it takes longer</b>"}
+    file.write_bytes(page(made, ABOUT, PROMPT, spell_nasty, states).encode())
+    opened = Shown(browser, file)
+    rows: list[str] = opened.page.evaluate("[...document.querySelectorAll('#states tr')].map(e => e.textContent)")
+    assert rows == [name + state for name, state in states.items()]
+    opened.context.close()
+    assert opened.complaints == []
