@@ -27,12 +27,9 @@ from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import Calibration
 
-# The most calls without asking any drafter: the balance is brought up to date at least so often.
-_REST = 32
-# The most steps that the runtime drafts by itself: its own governor keeps the balance up to date.
-_OWN_STEPS = 128
-# The calls between two looks at a balance that is too small.
-_SHORT = 4
+# The most calls without asking any drafter, because the balance has to be brought up to date; in which the runtime drafts
+# by itself and does so; and those between two looks at a balance that is too small.
+_REST, _OWN_STEPS, _SHORT = 32, 128, 4
 
 
 class Governed:
