@@ -27,8 +27,8 @@ from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
 from edgedec.trees.calibration import Calibration
 
-# The most calls without asking any drafter, because the balance has to be brought up to date; in which the runtime drafts
-# by itself and does so; and those between two looks at a balance that is too small.
+# The most calls without asking any drafter, because the balance has to be brought up to date; in which the runtime
+# drafts by itself and does so; and those between two looks at a balance that is too small.
 _REST, _OWN_STEPS, _SHORT = 32, 128, 4
 
 
