@@ -305,8 +305,7 @@ bool tried(Work work, int& status, std::string& message) {
 
 }  // namespace
 
-// Grants drafted rows to the texts that share the next forward.
-static void grant(const std::vector<Generation*>& texts) {
+void grant_rows(const std::vector<Generation*>& texts) {
   std::vector<Governing*> governed;
   OtherRows others;
   for (const Generation* text : texts) {
@@ -321,27 +320,21 @@ static void grant(const std::vector<Generation*>& texts) {
 }
 
 void run_generations(const std::vector<Generation*>& all, std::vector<int>& statuses, std::vector<std::string>& messages) {
-  std::vector<ed_sequence> calls;
-  std::vector<size_t> live(all.size()), ready, of;
+  std::vector<size_t> live(all.size());
   std::iota(live.begin(), live.end(), 0);
   while (!live.empty()) {
-    calls.clear(), ready.clear(), of.clear();
     std::vector<Generation*> texts;
-    for (const size_t i : live) {
-      bool goes_on = false;
-      if (tried([&] { goes_on = all[i]->next((int)live.size()); }, statuses[i], messages[i]) && goes_on)
-        ready.push_back(i), texts.push_back(all[i]);
-    }
-    grant(texts);
-    for (const size_t i : ready) {
-      ed_sequence call;
-      if (tried([&] { all[i]->make(call); }, statuses[i], messages[i])) calls.push_back(call), of.push_back(i);
-    }
+    for (const size_t i : live) texts.push_back(all[i]);
+    std::vector<ed_sequence> calls;
+    std::vector<size_t> of = make_calls(texts, calls, [&](size_t n, auto work) {
+      return tried(work, statuses[live[n]], messages[live[n]]);
+    });
+    for (size_t& i : of) i = live[i];
     live.clear();
     if (calls.empty()) break;
-    int status = EDGEDEC_OK, rows = 0;
+    int status = EDGEDEC_OK;
     std::string message;
-    for (const ed_sequence& call : calls) rows += call.rows;
+    const int rows = rows_of(calls);
     const bool ran = tried([&] { all[of[0]]->session().model().run(calls.data(), (int)calls.size()); }, status, message);
     for (const size_t i : of) {
       if (!ran) statuses[i] = status, messages[i] = message;

@@ -78,6 +78,34 @@ class Generation {
   std::vector<double> logprobs_;
 };
 
+// Grants drafted rows to the texts that share the next forward.
+void grant_rows(const std::vector<Generation*>& texts);
+
+// Makes the next calls of those that go on; returns their numbers, in the order of the calls. tried(i, work): does `work` for
+// number i; false: it failed.
+template <class Tried>
+std::vector<size_t> make_calls(const std::vector<Generation*>& all, std::vector<ed_sequence>& calls, Tried tried) {
+  std::vector<size_t> ready, of;
+  std::vector<Generation*> texts;
+  for (size_t i = 0; i < all.size(); i++) {
+    bool goes_on = false;
+    if (tried(i, [&] { goes_on = all[i]->next((int)all.size()); }) && goes_on) ready.push_back(i), texts.push_back(all[i]);
+  }
+  grant_rows(texts);
+  for (const size_t i : ready) {
+    ed_sequence call;
+    if (tried(i, [&] { all[i]->make(call); })) calls.push_back(call), of.push_back(i);
+  }
+  return of;
+}
+
+// The rows of all calls.
+inline int rows_of(const std::vector<ed_sequence>& calls) {
+  int rows = 0;
+  for (const ed_sequence& call : calls) rows += call.rows;
+  return rows;
+}
+
 // Runs them to their ends; fills statuses [n] and messages.
 void run_generations(const std::vector<Generation*>& all, std::vector<int>& statuses, std::vector<std::string>& messages);
 

@@ -1,4 +1,5 @@
 // Generations a forward call at a time, so that the host stays responsive between them.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,21 +42,20 @@ int on_token(void* user, const edgedec_token* token) { return host_token(((edged
 
 // Runs what all of them have to run next, in one forward call.
 void advance(const std::vector<edgedec_running*>& all) {
+  std::vector<Generation*> texts;
+  for (edgedec_running* each : all) texts.push_back(each->generation.get());
   std::vector<ed_sequence> calls;
-  std::vector<edgedec_running*> of;
-  for (edgedec_running* each : all) {
-    ed_sequence call;
-    bool goes_on = false;
-    if (each->tried([&] { goes_on = each->generation->next(call); }) && goes_on) calls.push_back(call), of.push_back(each);
-    else each->end();
-  }
+  const std::vector<size_t> of = make_calls(texts, calls, [&](size_t n, auto work) { return all[n]->tried(work); });
+  for (size_t n = 0; n < all.size(); n++)
+    if (std::find(of.begin(), of.end(), n) == of.end()) all[n]->end();
   if (of.empty()) return;
-  Model& model = of[0]->generation->session().model();
-  const int code = guarded([&] { model.run(calls.data(), (int)calls.size()); });
+  Model& model = texts[of[0]]->session().model();
+  const int rows = rows_of(calls), code = guarded([&] { model.run(calls.data(), (int)calls.size()); });
   const std::string message = edgedec_last_error();
-  for (edgedec_running* each : of) {
+  for (const size_t n : of) {
+    edgedec_running* each = all[n];
     if (code) each->status = code, each->message = message;
-    if (code || !each->tried([&] { each->generation->done(); })) each->end();
+    if (code || !each->tried([&] { each->generation->done(rows); })) each->end();
   }
 }
 

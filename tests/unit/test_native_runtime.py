@@ -35,6 +35,9 @@ from edgedec.runtime import (
 from edgedec.runtimes.reference import attention
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import KV_FORMATS, Attention, Mlp
+from edgedec.speculation.bank import Bank, TextAccount
+from edgedec.speculation.experience import Experience, Means
+from edgedec.speculation.record import DrafterRecord
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 native = pytest.importorskip("edgedec.runtimes.native")
@@ -448,6 +451,13 @@ def test_a_saved_cache_stays_with_its_engine(tiny: Path, tmp_path: Path, kv: str
 
 # -- the C interface
 
+
+class ExperienceStruct(ctypes.Structure):
+    """`Experience` is a kind of `Means`: the fields of the one follow those of the other."""
+
+    _fields_ = (("means", Means), *Experience._fields_)
+
+
 MIRROR = {
     "ed_tensor": structs.TensorStruct,
     "ed_norm": structs.NormStruct,
@@ -473,6 +483,12 @@ MIRROR = {
     "ed_proposal": structs.ProposalStruct,
     "ed_watch": structs.WatchStruct,
     "ed_draft_tree": structs.DraftTreeStruct,
+    "ed_means": Means,
+    "ed_experience": ExperienceStruct,
+    "ed_record": DrafterRecord,
+    "ed_bank": Bank,
+    "ed_account": TextAccount,
+    "ed_governor": structs.GovernorStruct,
 }
 
 
@@ -510,6 +526,9 @@ def test_structures_lie_in_memory_as_the_compilers_do(tmp_path: Path) -> None:
             part = getattr(mirror, field)
             found.append(f"{name}.{field} {part.offset} {part.size}")
     assert found == expected
+    assert ctypes.sizeof(Experience) == ctypes.sizeof(ExperienceStruct)
+    for field, _ in Experience._fields_:
+        assert getattr(Experience, field).offset == getattr(ExperienceStruct, field).offset
 
 
 def test_every_refusal_has_words() -> None:
