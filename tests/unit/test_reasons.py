@@ -6,19 +6,20 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 from loops import decode
 from numpy.typing import NDArray
+from python_steps import python_steps
 from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec.bench.trace import Tape
 from edgedec.cli import _app
 from edgedec.cli._drafting import drafting_lines, names
+from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
@@ -59,8 +60,8 @@ class Guess(BaseDrafter):
         self.chance, self.effort, self.seconds = chance, effort, seconds
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        until = perf_counter() + self.seconds
-        while self.seconds and perf_counter() < until:
+        until = host_time.perf_counter() + self.seconds
+        while self.seconds and host_time.perf_counter() < until:
             pass
         if not nodes or not self.chance:
             return Draft()
@@ -71,9 +72,9 @@ def governed(drafter: Drafter, costs: dict[int, float], terms: Terms = AUTO, fix
     return Governor([("d", drafter)], lambda: Still(costs), fixed, terms=terms)
 
 
-def idle() -> Governor:
+def idle(seconds: float = 1e-4) -> Governor:
     """Of a drafter without guesses; with much to lose, so that a busy machine makes no difference."""
-    governor = governed(Guess(0.0, seconds=1e-4), FLAT)
+    governor = governed(Guess(0.0, seconds=seconds), FLAT)
     governor.account.own = 1.0
     return governor
 
@@ -121,8 +122,9 @@ def test_used_after_guesses_ran() -> None:
     assert state_text(facts).startswith(f"used: {stats.accepted} of {stats.proposed} guesses accepted; a try takes")
 
 
+@pytest.mark.usefixtures("ticking")
 def test_waits_after_tries_without_a_guess() -> None:
-    report, _ = run(idle(), 60)
+    report, _ = run(idle(1e-3), 60)
     facts = report["drafters"]["d"]
     assert facts["state"] == "waits"
     assert facts["wait"] > 0
@@ -309,6 +311,7 @@ def test_the_tables_of_the_runtime_name_the_balance(nano: Path, monkeypatch: pyt
     model = edgedec.open(nano, threads=1)
     if not model.runtime.capabilities.batch_invariant:
         pytest.skip("tables of the CPU engine")
+    python_steps(model.runtime)
     monkeypatch.setattr(Governor, "_within", lambda self, nodes, prices: 0)
     monkeypatch.setattr("edgedec.speculation.governed.risked", lambda left, first: 1.0)
     monkeypatch.setattr("edgedec.speculation.record.DrafterRecord.ready", lambda self, prices: True)
