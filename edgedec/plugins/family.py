@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
@@ -16,8 +17,6 @@ from edgedec.plugins.options import PluginOption, options_of_make
 from edgedec.plugins.words import PluginChoice, Words, parse
 
 F = TypeVar("F")
-# `import_module` of a module that is loaded takes microseconds, and every session looks at the facts of all drafters.
-_module = cache(import_module)
 
 
 class NoFacts:
@@ -75,7 +74,9 @@ class Family(Generic[F]):
         """The module of a plug-in; an error with the nearest names if there is none."""
         known = self._file_name(name)
         if known in self.shipped:
-            return _module(f"{self.package}.{known}")
+            path = f"{self.package}.{known}"
+            # Every session looks at all drafters, and `import_module` takes microseconds also if the module is loaded.
+            return sys.modules.get(path) or import_module(path)
         if known in self._added:
             return cast(ModuleType, self._added[known].load())
         raise self._error(f"{self.flag}: {self.unknown(name)}" if self.flag != self.title else self.unknown(name))
