@@ -121,8 +121,8 @@ class Governed:
         return max([member.drafter.prompt_rows for member in self._learners], default=0)
 
     def _readers(self) -> list[DrafterRecord]:
-        """The drafters that read a prompt as well: those that pay as far as is known."""
-        prices, named = self._prices, self._terms is not AUTO
+        """The drafters that read a prompt as well: those that pay as far as is known, if anything may be lost."""
+        prices, named = self._prices if self.account.left > 0 else None, self._terms is not AUTO
         return [
             member
             for _, member in self._others
@@ -177,7 +177,7 @@ class Governed:
             if reading or not (named or member.ready(prices)):
                 continue
             affords = left >= member.needs(prices) + row
-            if affords or member.follows:
+            if affords or (member.follows and left > 0):
                 self._learners.append(member)
             if not affords:
                 self._why = BANK
