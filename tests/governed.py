@@ -39,8 +39,8 @@ CALLS = {1: 1.0, 5: 1.2, 6: 4.0, 64: 70.0}
 class Still(Costs):
     """Costs that no call corrects. `added`: the calls that were reported, once for each sequence."""
 
-    def __init__(self, seconds: dict[int, float] = CALLS) -> None:
-        super().__init__(seconds)
+    def __init__(self, seconds: dict[int, float] = CALLS, per_cell: float = 0.0) -> None:
+        super().__init__(seconds, per_cell)
         self.added: list[tuple[int, float, int]] = []
 
     def add(self, rows: int, seconds: float, cells: int = 0) -> bool:

@@ -28,8 +28,11 @@ from edgedec.storage.datastore import Datastore
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 N = 220
+# Of a cached token, where texts cost.
+CELL = 0.001
 # By name: what a call takes by rows, what deciding and learning take at most, outside of calls a token and a draft.
 HOSTS: dict[str, tuple[dict[int, float], float, float, float]] = {
+    "texts cost": ({1: 1.0, 8: 1.4, 12: 4.0, 64: 50.0}, 0.02, 0.03, 0.05),
     "rows cost little": ({1: 1.0, 5: 1.2, 6: 4.0, 64: 70.0}, 0.01, 0.0, 0.0),
     "rows cost much": ({1: 1.0, 2: 1.6, 8: 5.0, 64: 40.0}, 0.02, 0.05, 0.02),
     "deciding costs": ({1: 1.0, 8: 1.5, 64: 9.0}, 0.3, 0.02, 0.1),
@@ -116,7 +119,7 @@ def taped(
 ) -> Tape:
     """So many texts at a time, on a host of these costs. last: no further texts come."""
     seconds, took, plain, draft = HOSTS[name]
-    tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds)
+    tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds, CELL * (name == "texts cost"))
     batch.last = last
     renew = NativeGovernor.renew
 
@@ -154,9 +157,12 @@ def test_decisions_are_those_of_python(
         assert tape.silent, "some steps had no draft"
 
 
-def test_texts_after_which_no_others_come(runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["rows cost much", "texts cost"])
+def test_texts_after_which_no_others_come(
+    runtime: Runtime, store: Datastore, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A token of the text that ends last is worth a call, one of the others only the row that it saves."""
-    tape = taped(runtime, store, "rows cost much", NAMED, 4, monkeypatch, last=True)
+    tape = taped(runtime, store, name, NAMED, 4, monkeypatch, last=True)
     assert tape.same > 100
     assert min(tape.weights) < 0.9
     assert max(tape.weights) > 1.3
