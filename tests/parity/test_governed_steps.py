@@ -76,6 +76,7 @@ def test_governed_steps_leave_what_plain_decoding_leaves(runtime: Runtime, store
     members = report["drafters"]
     assert sum(member["accepted"] for member in members.values()) >= counted["accepted"]
     assert members["datastore"]["accepted"] > 0
+    assert members["recycling"]["tokens"] > 20, "tables learn from the steps"
 
 
 def test_tokens_carry_the_names_of_their_drafters(runtime: Runtime, store: Datastore) -> None:
