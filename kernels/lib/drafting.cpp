@@ -97,7 +97,8 @@ class Tables : public Drafting {
     governor_.sequences = sequences, governor_.limit = costs_.limit();
     governor_.left = (int64_t)room + 1, governor_.capacity = n + room;
     const int fresh = std::max<int>(n - (int)std::max<int64_t>(governor_.length, prompt), 0);
-    governing_.start(&governor_, unread(ids), n - ed_drafting_read(group_.get()), fresh);
+    const int32_t* more = unread(ids);  // before their number, because it may begin anew
+    governing_.start(&governor_, more, (int)(ids.data() + n - more), fresh);
     governing_.begin(n - 1);
     return &governing_;
   }
