@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
+from jobs import SPEC, cache, job_of
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
@@ -17,10 +17,9 @@ from edgedec.decoding.scheduler.job import Job
 from edgedec.decoding.sharing import FoundPrefix
 from edgedec.drafters.off import Off
 from edgedec.runtime import ALL_LOGITS, Call, Rows
-from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.testing.fakes import FakeRuntime
 
 PAGE = 8
-SPEC = tiny_spec()
 
 
 class Prefixes:
@@ -50,19 +49,6 @@ class Prefixes:
     def evict(self, enough: Callable[[], bool]) -> None:
         while self.idle and not enough():
             self.idle.pop(0)
-
-
-def cache(length: int, *pages: int) -> Any:
-    return SimpleNamespace(length=length, capacity=64, page_ids=lambda: np.array(pages, np.int64), spec=SPEC)
-
-
-def nothing() -> Any:
-    yield from ()
-
-
-def job_of(need: int, held: Any, n: int = 30, ids: Sequence[int] = (), **more: Any) -> Job:
-    ids = list(ids) or list(range(n))
-    return Job(Context(ids, len(ids), held), nothing(), lambda token: None, need, **more)
 
 
 def batch_of(*running: Job, prefixes: Any = None, tokens: int = 100, page: int = PAGE, **more: Any) -> Batch:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+from jobs import SPEC, cache, job_of, nothing
 
 from edgedec.decoding.allocation import Offer, Others
 from edgedec.decoding.context import Context
@@ -15,22 +14,7 @@ from edgedec.decoding.scheduler.job import Job, _others, grant_offers
 from edgedec.errors import ContextFull
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Capabilities, Outputs, Rows
 from edgedec.speculation.costs import Costs
-from edgedec.testing.fakes import FakeRuntime, tiny_spec
-
-SPEC = tiny_spec()
-
-
-def cache(length: int, *pages: int) -> Any:
-    return SimpleNamespace(length=length, capacity=64, page_ids=lambda: np.array(pages, np.int64), spec=SPEC)
-
-
-def nothing() -> Any:
-    yield from ()
-
-
-def job_of(need: int, held: Any, n: int = 30, ids: Sequence[int] = (), **more: Any) -> Job:
-    ids = list(ids) or list(range(n))
-    return Job(Context(ids, len(ids), held), nothing(), lambda token: None, need, **more)
+from edgedec.testing.fakes import FakeRuntime
 
 
 def asking(rows: int, blocks: Any = None, **more: Any) -> Job:
