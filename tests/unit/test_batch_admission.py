@@ -10,7 +10,7 @@ import pytest
 from jobs import SPEC, cache, job_of
 
 from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.scheduler.job import Job
@@ -235,3 +235,16 @@ def test_sequences_know_how_many_run_beside_them() -> None:
     assert (len(batch), batch.running) == (0, 0)
     assert [n for i, n in seen if i == 0] == [1, 1, 1, 1]
     assert [n for i, n in seen if i == 2] == [1, 0, 0, 0, 0, 0]
+
+
+def test_each_text_ends_among_the_others_by_the_tokens_that_are_left() -> None:
+    """10, 5, 5 and 20 tokens: one ends after the first, two after the second and third."""
+    jobs = [
+        job_of(40, cache(5, 1)),
+        job_of(45, cache(5, 2), n=40),
+        job_of(25, cache(5, 3), n=20),
+        job_of(50, cache(5, 4)),
+    ]
+    batch = batch_of(*jobs)
+    batch._set_ends()
+    assert [job.context.ends for job in jobs] == [Ends(1, 1), Ends(2, 2), Ends(2, 2), Ends(0, 1)]
