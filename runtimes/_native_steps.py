@@ -119,7 +119,7 @@ class NativeRun:
         self._steps, self.tokens = (c_void_p * n)(*addresses), (c_int32 * n)()
         others = ctypes.cast(self._others, c_void_p)
         self.struct = StepsStruct(
-            None, ctypes.addressof(self._steps), others, ctypes.addressof(self.tokens), 0.0, 0, 0, n, len(packed)
+            None, ctypes.addressof(self._steps), others, ctypes.addressof(self.tokens), n=n, n_others=len(packed)
         )
         self.struct.address = ctypes.addressof(self.struct)
 

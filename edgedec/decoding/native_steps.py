@@ -52,7 +52,8 @@ class NativeSteps(Steps):
         if drafting is not None:
             governor = drafting.governor
             native.govern(governor, context.ids)
-            self._company, self._spent, self._drafted = context.concurrent, governor.seconds, governor.drafted
+            self._company = self._others = context.concurrent
+            self._drafted, self._among = governor.drafted, context.ends
         self.began = perf_counter()
         try:
             yield self
@@ -63,29 +64,34 @@ class NativeSteps(Steps):
 
     def take(self, token: int, done: Stepped) -> Token | None:
         """Add the first token of a step to the text; None: it ends the text and is not delivered. done: the forward."""
-        now, stats = perf_counter(), self._stats
+        now, stats, drafting = perf_counter(), self._stats, self._drafting
+        drafted = done.drafts > 0
         if token < 0:
-            token = self._decided(token)
+            drafted = True
+            token = self._decided(token) if drafting is None else self._decided_governed(token, drafting.governor)
         stats.decode_s += now - self.began
         stats.forward_s += done.seconds
         stats.calls += 1
         self.left -= 1
         self._known += 1
         self._rows = _NO_ROWS
-        if self._drafting is not None:
-            self._follow(self._drafting, done)
+        if drafting is not None:
+            drafting.add_call(done)
+            if drafted:
+                self._follow(drafting.governor)
+            context = self._context
+            if context.ends is not self._among:
+                self._among = context.ends
+                drafting.governor.end_among(*context.ends)
+            if context.concurrent != self._others:
+                self._meet(drafting.governor, context.concurrent)
         return self._add(token)
 
-    def _follow(self, drafting: StepDrafting, done: Stepped) -> None:
-        """Account for a governed step: its time, its draft, and the tokens that follow the first."""
-        native, gaps, stats, governor = self.native, self._context.gaps, self._stats, drafting.governor
-        drafting.add_call(done)
-        spent, drafted = governor.seconds, governor.drafted
-        gaps.count(spent - self._spent)
-        if drafted > self._drafted:
-            gaps.add_draft()
-            stats.proposed += drafted - self._drafted
-        self._spent, self._drafted = spent, drafted
+    def _follow(self, governor: StepGovernor) -> None:
+        """Account for a step that may have had a draft, and for the tokens that follow the first."""
+        native, stats, drafted = self.native, self._stats, governor.drafted
+        stats.proposed += drafted - self._drafted
+        self._drafted = drafted
         if native.accepted > 1:
             path, picked = native.followed()
             self._rows, self._picked = path[:0:-1], picked[:0:-1]
@@ -94,14 +100,10 @@ class NativeSteps(Steps):
             more = native.numbers - self._known
             _put_back(native, more)
             self._known += more
-        if self._context.ends.ties:
-            governor.end_among(*self._context.ends)
-        if governor.sequences != self._context.concurrent + 1:
-            self._meet(governor, self._context.concurrent)
 
     def _meet(self, governor: StepGovernor, others: int) -> None:
         """Go on in other company; where it is very different the terms are renewed first."""
-        governor.sequences = others + 1
+        self._others, governor.sequences = others, others + 1
         if abs(others - self._company) > (self._company + 1) // 4:
             self.left = 0
 
@@ -149,6 +151,14 @@ class NativeSteps(Steps):
             _put_back(native, native.numbers - numbers - extra)
         path, picked = native.followed()
         return StepResult(rows, 0, path, picked, result, done.seconds, done.rows, done.cells, done.whole)
+
+    def _decided_governed(self, token: int, governor: StepGovernor) -> int:
+        """As `_decided`; counts the governor's time and its draft, which the forward's have not (`Stepped`)."""
+        gaps, spent, drafted = self._context.gaps, governor.seconds, governor.drafted
+        found = self._decided(token)
+        gaps.count(governor.seconds - spent)
+        gaps.add_drafts(int(governor.drafted > drafted))
+        return found
 
     def _decided(self, token: int) -> int:
         """The first token of a step that the runtime did not decide; Python draws with the same random numbers."""

@@ -156,6 +156,7 @@ def _run_steps(runtime: Runtime, steps: Steps, gaps: Gaps, since: float) -> Gene
         gaps.add_forward(began - since)
         done = run(runtime, own, ())
         since = began + done.seconds
+        gaps.add_steps(done.spent, done.drafts)
         token = steps.take(done.tokens[0], done)
         while token is not None:
             given = perf_counter()
@@ -163,7 +164,7 @@ def _run_steps(runtime: Runtime, steps: Steps, gaps: Gaps, since: float) -> Gene
             steps.began = perf_counter()
             since += steps.began - given
             gaps.tokens += 1
-            token = steps.more()
+            token = steps.more() if done.several(done.tokens[0]) else None
     return since
 
 

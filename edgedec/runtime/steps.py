@@ -140,13 +140,20 @@ class DecodingStep(Protocol):
 class Stepped(NamedTuple):
     """tokens: the first one that each step picked; -1: undecided; -2: there was no memory for it. seconds: of the
     forward; rows: in it, drafted ones among them; cells: the cached tokens that they read (`text_cells` of
-    edgedec.decoding.allocation). results: of the other calls."""
+    edgedec.decoding.allocation). results: of the other calls. spent: the seconds that governed steps took to decide and
+    learn; drafts: how many of them had a draft; both without undecided ones."""
 
     tokens: list[int]
     seconds: float
     rows: int
     cells: int
     results: list[CallResult]
+    spent: float = 0.0
+    drafts: int = 0
+
+    def several(self, token: int) -> bool:
+        """Whether a step with this first token may have picked more than one."""
+        return self.drafts > 0 or token < 0
 
 
 class StepParts(NamedTuple):

@@ -30,8 +30,6 @@ from edgedec.speculation.probing import Survey
 from edgedec.speculation.reasons import NO_GUESS, REFUSED
 from edgedec.speculation.record import DrafterRecord
 
-# Calls without drafts that are learned from: one of so many.
-_EACH = 4
 # Drafters have a bit each.
 _MOST = 30
 
@@ -189,7 +187,6 @@ class TableSteps:
         survey: Survey | None,
     ) -> None:
         self._merger, self._names, self._costs, self._survey = merger, names, costs, survey
-        self._plain = 0  # calls without drafts since the last one that had any
         self.governor, self._record = merger.governor(record, account, named), record
 
     def renew(self, context: Context, useful: UsefulRows, sequences: int) -> None:
@@ -215,9 +212,8 @@ class TableSteps:
         return done
 
     def add_call(self, done: Stepped) -> None:
-        costs, plain = self._costs, done.rows <= self.governor.sequences
-        self._plain = self._plain + 1 if plain else 0
-        if self._plain % _EACH == 0 and costs.add(done.rows, done.seconds, done.cells) and self._survey is not None:
+        costs = self._costs
+        if costs.add_step(done.rows, done.seconds, done.cells, not done.drafts) and self._survey is not None:
             self._survey.add(done.seconds, costs.seconds[min(self.governor.sequences, costs.most)])
 
     def name(self, by: int) -> str:

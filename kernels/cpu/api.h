@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 14
+#define ED_ABI 15
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -292,9 +292,10 @@ struct ed_steps {
   ed_step* const* steps;      // [n]
   const ed_sequence* others;  // [n_others]
   int32_t* tokens;            // [n]: the first token that each step chose; -1: undecided, -2: not enough memory
-  double seconds;             // of the forward
+  double seconds, spent;      // of the forward; of governed steps, deciding and learning
   int64_t rows, cells;        // in it, drafted ones among them, and the cached tokens that they read
   int32_t n, n_others;
+  int32_t drafts;  // governed steps that had one; spent and drafts are without steps that are undecided
 };
 
 // The status of ed_run. Unless it is 0 nothing has changed, and the numbers that were drawn are used by the next run. Of

@@ -46,6 +46,8 @@ class Governing {
   void grant(int nodes, int all);
   // These nodes, parents first.
   const std::vector<int32_t>& nodes() const { return nodes_; }
+  // The seconds of deciding about the last call and of learning from it.
+  double spent() const { return watched_ ? spent_ : 0; }
   const TreeMerger& tree() const { return g_->drafting->merger; }
   // Learns from the call, which had so many rows, and settles it with the bank.
   void end(const ed_verified& seen, int64_t rows);

@@ -220,7 +220,7 @@ int ed_steps_run(ed_steps* run) {
   try {
     std::vector<ed_sequence> calls(run->others, run->others + run->n_others);
     prepare(*run, calls);
-    run->rows = run->cells = 0;
+    run->rows = run->cells = run->drafts = 0, run->spent = 0;
     for (const ed_sequence& call : calls) run->rows += call.rows, run->cells += cells_of(call);
     const auto began = std::chrono::steady_clock::now();
     if (const int wrong = ed_run(run->engine, calls.data(), (int)calls.size())) return wrong;
@@ -229,8 +229,11 @@ int ed_steps_run(ed_steps* run) {
     return -1;
   }
   for (int i = 0; i < run->n; i++) {
+    edgedec::Step& step = run->steps[i]->step;
     try {
-      run->tokens[i] = run->steps[i]->step.finish(run->rows);
+      run->tokens[i] = step.finish(run->rows);
+      const edgedec::Governing* text = step.governing();
+      if (text && run->tokens[i] >= 0) run->spent += text->spent(), run->drafts += !text->nodes().empty();
     } catch (const std::bad_alloc&) {
       run->tokens[i] = edgedec::MEMORY;
     }

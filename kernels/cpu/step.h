@@ -25,6 +25,8 @@ class Step {
   int32_t finish(int64_t rows);
   int decide(int64_t token);
   const ed_step_result& result() const { return result_; }
+  // Null: not governed.
+  const Governing* governing() const { return governing_.active() ? &governing_ : nullptr; }
   // The drafters of a row of the last run, by bit.
   int32_t by(int row) const;
 

@@ -127,9 +127,9 @@ class StepResultStruct(_Struct):
 class StepsStruct(_Struct):
     _fields_ = _fields(
         (c_void_p, "engine steps others tokens"),
-        (c_double, "seconds"),
+        (c_double, "seconds spent"),
         (c_int64, "rows cells"),
-        (c_int32, "n n_others"),
+        (c_int32, "n n_others drafts"),
     )
     address = 0
 

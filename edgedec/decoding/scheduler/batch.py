@@ -129,6 +129,9 @@ class Batch:
             if completed:
                 job.complete(completed)
                 self._index_prompt(job)
+        if answers.tokens:
+            done = answers.tokens[-1][2]
+            self._gaps.add_steps(done.spent, done.drafts)
         for job, token, done in answers.tokens:
             job.context.concurrent = others
             job.deliver(token, done)

@@ -112,23 +112,18 @@ class Job:
         steps = self.steps
         if steps is None or self.done:
             return
-        token = self._taken(lambda: steps.take(number, done))
-        while token is not None:
-            given = perf_counter()
-            self.on_token(token)
-            steps.began = perf_counter()
-            self.context.gaps.consumed(steps.began - given)
-            token = None if self.done else self._taken(steps.more)
-        if not steps.left and not self.done:
-            self.advance()
-
-    def _taken(self, take: Callable[[], Token | None]) -> Token | None:
-        """A step's token; None if there is none, or if it failed, which ends the job."""
         try:
-            return take()
+            token = steps.take(number, done)
+            while token is not None:
+                given = perf_counter()
+                self.on_token(token)
+                steps.began = perf_counter()
+                self.context.gaps.consumed(steps.began - given)
+                token = steps.more() if done.several(number) and not self.done else None
         except (EdgedecError, MemoryError) as error:
             self.fail(error)
-        return None
+        if not steps.left and not self.done:
+            self.advance()
 
     def resume(self) -> None:
         """Continue where it was parked, if what it waited for is ready."""
