@@ -278,7 +278,8 @@ class Session:
 
     def _read(self, ids: list[int]) -> None:
         """Make `ids` the text; the cache keeps what they share with the text before."""
-        context = self._context
+        context, first = self._context, not self._context.ids
         context.forget(min(common(ids, context.ids), context.cache.length))
         context.ids, context.n_prompt = ids, len(ids)
-        self._drafter.reset()
+        if not first:
+            self._drafter.reset()

@@ -150,9 +150,7 @@ class NativeRuntime:
         if drawn is not None:
             give_drawn(calls, results, drawn)
         found = run.struct
-        return Stepped(
-            run.tokens[:], found.seconds, found.rows, found.cells, results, found.spent, found.drafts
-        )
+        return Stepped(run.tokens[:], found.seconds, found.rows, found.cells, results, found.spent, found.drafts)
 
     def _pack(self, calls: Sequence[Call], drawn_at: int, keep: list[Any]) -> tuple[list[bytes], list[CallResult]]:
         """Calls as bytes, and their results, which the library fills."""

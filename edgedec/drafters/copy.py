@@ -39,8 +39,7 @@ def make(
     ngram: Annotated[int, Opt("Longest run of tokens that is looked up.", 1, len(_MASK) - 1)] = 4,
     length: Annotated[int, Opt("Longest draft, in tokens.", 1, 256, aliases=("gamma",))] = 32,
 ) -> Drafter:
-    drafter = Copy(ngram, length)
-    return compiled(host, TableSettings("copy", ngram=ngram, length=length), CompiledCopy) or drafter
+    return compiled(host, TableSettings("copy", ngram=ngram, length=length), CompiledCopy) or Copy(ngram, length)
 
 
 class Copy(BaseDrafter):

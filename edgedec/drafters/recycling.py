@@ -29,10 +29,10 @@ FACTS = DrafterFacts(auto=3, table="tokens", paper="Token Recycling")
 
 def make(host: DrafterContext, nodes: TableNodes = 16, k: Followers = 8, prompt: PromptRowsRead = 0) -> Drafter:
     vocab = host.bundle.spec.vocab_size
-    drafter = Recycling(vocab, nodes, k, prompt)
-    if found := compiled(host, TableSettings("recycling", vocab, nodes, drafter.k), CompiledRecycling):
+    if found := compiled(host, TableSettings("recycling", vocab, nodes, min(k, vocab)), CompiledRecycling):
         found.prompt_rows = prompt
         return found
+    drafter = Recycling(vocab, nodes, k, prompt)
     drafter._shown, drafter._ranked = host.table(("recycling", drafter.k), lambda: (drafter._shown, drafter._ranked))
     return drafter
 

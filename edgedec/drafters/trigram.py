@@ -44,11 +44,11 @@ def make(
     corpus: Annotated[str, Opt("Text file whose statistics the tables begin with.")] = "",
 ) -> Drafter:
     vocab = host.bundle.spec.vocab_size
-    drafter = Trigram(vocab, nodes, k, rate, explore)
-    settings = TableSettings("trigram", vocab, nodes, drafter.k, rate=rate, explore=explore)
-    start = corpus_state(host, corpus, drafter.k, (_PAIRS, _SINGLES)) if corpus else None
+    settings = TableSettings("trigram", vocab, nodes, min(k, vocab), rate=rate, explore=explore)
+    start = corpus_state(host, corpus, settings.k, (_PAIRS, _SINGLES)) if corpus else None
     if found := compiled(host, settings, CompiledTrigram, start, corpus):
         return found
+    drafter = Trigram(vocab, nodes, k, rate, explore)
     if start is not None:
         drafter.restore(start)
     drafter.pairs, drafter.singles = host.table(

@@ -8,10 +8,12 @@ chain."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from edgedec.decoding.draft import Drafter
-from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts, make_drafter
+from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.drafters.sparse import SparseDrafter
@@ -27,21 +29,36 @@ from edgedec.speculation.reasons import ENGINE, TEXTS
 from edgedec.speculation.state import SharedLearning
 
 
+class _Choice(NamedTuple):
+    """What words choose. makers: of each drafter; fixed: the tokens of each draft, 0: chosen by cost."""
+
+    makers: list[tuple[str, Callable[[DrafterContext], Drafter]]]
+    fixed: int
+    terms: Terms
+
+
 def make_speculation(words: Words, host: DrafterContext) -> Drafter:
     """The drafter for the value of `--spec`."""
     if words == "off":
         return Off()
-    drafters, fixed, names = list[tuple[str, Drafter]](), 0, list[str]()
-    for name, options in FAMILY.parse(words):
-        names.append(name)
-        if name == "auto":
-            drafters += [(name, _considered(make_drafter(name, host), host)) for name in _auto(host)]
-            continue
-        fixed = max(fixed, options.pop("fixed", 0))
-        drafters.append((name, FAMILY.file(name).make(host, **options)))
+    # Sessions that share tables read the words once.
+    choice = host.table(("words", words), lambda: _read(words, host)) if isinstance(words, str) else _read(words, host)
+    drafters = [(name, make(host)) for name, make in choice.makers]
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters)
-    return governor(guided(drafters), host, fixed, AUTO if "auto" in names else NAMED)
+    return governor(guided(drafters), host, choice.fixed, choice.terms)
+
+
+def _read(words: Words, host: DrafterContext) -> _Choice:
+    makers, fixed, terms = list[tuple[str, Callable[[DrafterContext], Drafter]]](), 0, NAMED
+    for name, options in FAMILY.parse(words):
+        if name == "auto":
+            makers += [(name, partial(_considered, FAMILY.file(name).make)) for name in _auto(host)]
+            terms = AUTO
+            continue
+        fixed = max(fixed, options.pop("fixed", 0))
+        makers.append((name, partial(FAMILY.file(name).make, **options)))
+    return _Choice(makers, fixed, terms)
 
 
 def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
@@ -79,9 +96,10 @@ def _auto(host: DrafterContext) -> list[str]:
     return [*free, *heads[:1]]
 
 
-def _considered(drafter: Drafter, host: DrafterContext) -> Drafter:
+def _considered(make: Callable[[DrafterContext], Drafter], host: DrafterContext) -> Drafter:
     """A drafter of `auto`; the sparse drafter, which starts only where steps are slow, gets a function of their
     time."""
+    drafter = make(host)
     if isinstance(drafter, SparseDrafter):
         drafter.step_seconds = lambda cells: _step_seconds(host_costs(host.runtime, host.bundle), cells)
     return drafter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from edgedec.decoding.allocation import Offer
@@ -17,7 +18,13 @@ from edgedec.speculation.record import DrafterRecord
 
 def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:
     """Whether one of the drafters runs prompt rows."""
-    return any(isinstance(drafter, Prompting) for _, drafter in drafters)
+    return any(_runs_prompts(type(drafter)) for _, drafter in drafters)
+
+
+@lru_cache(256)
+def _runs_prompts(kind: type) -> bool:
+    """`issubclass` with a protocol, which takes microseconds."""
+    return issubclass(kind, Prompting)
 
 
 class PromptingGovernor(Governor):

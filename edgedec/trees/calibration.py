@@ -40,6 +40,12 @@ class Calibration:
         self.hits[kind], self.tests[kind] = hits, tests
         self.estimates[kind] = (hits + _PRIOR * (kind + 0.5) / BINS) / (tests + _PRIOR)
 
+    def copy(self) -> Calibration:
+        """An independent one with the same counts."""
+        twin = Calibration.__new__(Calibration)
+        twin.hits, twin.tests, twin.estimates = self.hits.copy(), self.tests.copy(), self.estimates.copy()
+        return twin
+
     def state(self) -> Floats:
         """Hits and tests [2, BINS]."""
         return np.stack([self.hits, self.tests])
@@ -73,16 +79,24 @@ class SharedCalibrations:
 
     def __init__(self) -> None:
         self._by: dict[str, Calibration] = {}
+        # What a new session starts from, until the statistics change.
+        self._first: dict[str, Calibration] = {}
 
     def start(self, name: str) -> Calibration:
         """The calibration for a new session."""
-        own = Calibration()
-        own.inherit(self._by.setdefault(name, Calibration()))
-        return own
+        first = self._first.get(name)
+        if first is None:
+            first = self._first[name] = Calibration()
+            if name in self._by:
+                first.inherit(self._by[name])
+        return first.copy()
 
     def add(self, name: str, own: Calibration) -> None:
         """Add the recent statistics of a session."""
-        self._by.setdefault(name, Calibration()).blend(own)
+        if name not in self._by:
+            self._by[name] = Calibration()
+        self._by[name].blend(own)
+        self._first.pop(name, None)
 
 
 def due(calls: int) -> bool:
