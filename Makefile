@@ -1,6 +1,7 @@
 # Two commands do all the set-up on a fresh machine:
 #   make demo   installs edgedec into .venv and generates a story with the bundled model
-#   make test   installs what the tests need, lints, type-checks, runs pytest
+#   make test   installs what the tests need (half a gigabyte), lints, type-checks, runs pytest
+#   make test-all   all tests, also those that need torch and other large packages (7 GB)
 # The C library:  make demo-c; in the browser:  make demo-web
 # Soaks, sanitizers and exhaustive sweeps: make test-slow
 
@@ -13,12 +14,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 COMPILE := test "$$EDGEDEC_OBJECT_CACHE" = 0 || test "$${EDGEDEC_NO_NATIVE:-0}" != 0 || { mkdir -p build && \
 	$(BIN)/python kernels/cpu/build.py --out build/engine > /dev/null; } || true
-# The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
+# Whichever build the package index has for this machine: for Linux on x86-64 that is the one for CUDA, 4.5 GB. The extras
+# accept it and then add nothing.
 TORCH ?= torch==2.13.0
 # As many tests at a time as there are cores, four at most: each process takes up to 1.7 GB.
 JOBS ?= -n logical --maxprocesses 4
 
-.PHONY: android demo demo-c demo-web lib-cross test test-slow lint types pytest clients android clean
+.PHONY: android demo demo-c demo-web lib-cross test test-all test-slow lint types pytest clients android clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -54,19 +56,22 @@ lint: $(VENV)/.dev
 
 # The package is spread over top-level folders; a type checker sees it whole in a tree of links.
 types: $(VENV)/.dev
-	rm -rf build/types && mkdir -p build/types/edgedec && cd build/types/edgedec && \
-	ln -s ../../../edgedec/* ../../../export ../../../runtimes ../../../kernels ../../../models .
-	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
+	tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && mkdir $$tree/edgedec && \
+	ln -s $(CURDIR)/edgedec/* $(CURDIR)/export $(CURDIR)/runtimes $(CURDIR)/kernels $(CURDIR)/models $$tree/edgedec && \
+	mypy=$$(realpath -s $(BIN)/mypy) && cd $$tree && $$mypy --config-file $(CURDIR)/pyproject.toml -p edgedec
 
 pytest: $(VENV)/.dev
-	$(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-slow: $(VENV)/.dev clients .venv-optimum
+test-all: $(VENV)/.all
+	EDGEDEC_ALL_TESTS=1 $(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-slow: $(VENV)/.all clients .venv-optimum
 	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What the slow tests run beside: packages that speak to the server (100 MB, and node's), a fuzzer.
-clients: $(VENV)/.dev
-	$(PIP) --editable ".[dev,clients,fuzz]"
+clients: $(VENV)/.all
+	$(PIP) --editable ".[dev,test-all,clients,fuzz]"
 	command -v npm > /dev/null && cd examples/clients && npm install --silent --no-audit --no-fund || true
 	$(PYTHON) -m venv examples/clients/.venv && examples/clients/.venv/bin/python -m pip install -q litellm || true
 
@@ -86,8 +91,12 @@ $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	@echo "the CPU engine: half a minute to two where it has to be compiled"
 	@$(COMPILE)
-	$(INSTALL) $(TORCH)
 	$(INSTALL) --editable ".[dev]"
+	touch $@
+
+$(VENV)/.all: $(VENV)/.dev
+	$(INSTALL) $(TORCH)
+	$(INSTALL) --editable ".[dev,test-all]"
 	command -v npm > /dev/null && cd tests/browser && npm install --silent --no-audit --no-fund || true
 	touch $@
 
@@ -98,7 +107,7 @@ android: $(VENV)/bin/python
 	$(BIN)/python android_demo/build.py $(TESTS)
 
 # optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.
-.venv-optimum: $(VENV)/.dev
+.venv-optimum: $(VENV)/.all
 	$(PYTHON) -m venv .venv-optimum
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > \
 		$$(.venv-optimum/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/lent.pth

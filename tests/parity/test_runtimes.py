@@ -1,24 +1,28 @@
-"""Every architecture as a bundle, on every runtime: transformers' logits, and the same ones however it is run."""
+"""Every architecture as a bundle, on every runtime: transformers' logits, and the same ones however it is run.
+
+Where torch is not installed the models are those of `zoo_golden`, beside what transformers once made of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+import zoo_golden
 from onnx_sessions import session as session_of
+from zoo_golden import PROMPT, STEPS, TOKENS
 
-zoo = pytest.importorskip("zoo", reason="needs torch and transformers to build the models compared with")
-import torch  # noqa: E402
-
-from edgedec.bundle import Bundle  # noqa: E402
-from edgedec.cache import Cache, HostCache  # noqa: E402
-from edgedec.export.exporter import ExportOptions, export  # noqa: E402
-from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.runtime import (  # noqa: E402
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache, HostCache
+from edgedec.export.exporter import ExportOptions, export
+from edgedec.kernels.cpu.loader import why_not
+from edgedec.runtime import (
     ALL_LOGITS,
     Call,
     Outputs,
@@ -30,12 +34,14 @@ from edgedec.runtime import (  # noqa: E402
     open_runtime,
 )
 
+TORCH = all(map(find_spec, ("torch", "transformers")))
+if TORCH:
+    import torch
+    import zoo
+
 KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")
 THREE = (*ENGINES, *(["native"] if why_not() is None else []))
-PROMPT = [1, 7, 3, 99]
-STEPS = 64
-TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
 # 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
 #    │     └─ 5
 #    └─ 4 ── 9 ── 7
@@ -46,10 +52,16 @@ EXACT = 1e-4  # float32 sums in another order, for logits that spread by 1; the 
 
 @dataclass(frozen=True)
 class Case:
+    """model: of transformers; None: golden has what it made of TOKENS."""
+
     model: Any
     bundle: Bundle
+    golden: zoo_golden.Golden | None = None
 
     def expected(self, ids: list[int]) -> np.ndarray:
+        if self.golden is not None:
+            assert ids == TOKENS
+            return self.golden.logits
         with torch.no_grad():
             return self.model(torch.tensor([ids])).logits[0].numpy()
 
@@ -66,24 +78,26 @@ class Case:
         return open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
 
 
-def _fit(config: dict[str, Any]) -> dict[str, Any]:
-    """The zoo's odd sizes as ONNX Runtime's attention takes them: a multiple of 8 rotated pairs a head."""
-    if config.get("rope_parameters", {}).get("rope_type") == "longrope":
-        rope = config["rope_parameters"] | {"partial_rotary_factor": 0.5}
-        rope |= {key: [*rope[key], 3.0, 12.0] for key in ("short_factor", "long_factor")}
-        return config | {"hidden_size": 128, "rope_parameters": rope}
-    if config.get("head_dim", 16) % 16:
-        return config | {"head_dim": 32}
-    return config if "head_dim" in config or "hidden_size" not in config else config | {"hidden_size": 64}
-
-
-@pytest.fixture(scope="module", params=sorted(zoo.ZOO))
+@pytest.fixture(scope="module", params=sorted(zoo.ZOO) if TORCH else zoo_golden.names())
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder, random = tmp_path_factory.mktemp(request.param), zoo._random
-    with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, _fit(config), seed)):
+    folder = tmp_path_factory.mktemp(request.param)
+    if not TORCH:
+        return golden_case(request.param, folder)
+    random = zoo._random
+    with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, zoo_golden.fitted(config), seed)):
         model = zoo.save(request.param, folder / "checkpoint")
+    return Case(model, exported(folder))
+
+
+def golden_case(name: str, folder: Path) -> Case:
+    golden = zoo_golden.golden(name)
+    zoo_golden.write(folder / "checkpoint", golden.config, golden.tensors)
+    return Case(None, exported(folder), golden)
+
+
+def exported(folder: Path) -> Bundle:
     options = ExportOptions(weights="f32", kv=KV, check=False)
-    return Case(model, export(str(folder / "checkpoint"), folder / "bundle", options))
+    return export(str(folder / "checkpoint"), folder / "bundle", options)
 
 
 @pytest.fixture(params=THREE)
@@ -131,11 +145,25 @@ def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> Non
         ids.append(int(logits[-1][-1].argmax()))
         logits.append(logits_of(runtime, Rows.chain(ids[-1:], cache.length), cache))
         cache.commit([0])
+    assert max((w or 0) for w, _ in case.bundle.spec.windows) < len(ids)
+    if case.golden is not None:
+        assert ids == case.golden.text
+        close(whole(runtime, TOKENS), case.golden.logits)
+        return
     expected = case.expected(ids)
     assert 0.3 < expected.std() < 5
     assert expected[len(PROMPT) - 1 : -1].argmax(axis=1).tolist() == ids[len(PROMPT) :]
-    assert max((w or 0) for w, _ in case.bundle.spec.windows) < len(ids)
     close(np.concatenate(logits), expected)
+
+
+@pytest.mark.skipif(not TORCH, reason="needs torch and transformers")
+@pytest.mark.parametrize("name", zoo_golden.names())
+def test_golden_logits_and_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    golden = zoo_golden.golden(name)
+    folder = zoo_golden.write(tmp_path / "checkpoint", golden.config, golden.tensors)
+    close(zoo_golden.logits_of_transformers(folder, TOKENS), golden.logits)
+    assert zoo_golden.text_of_transformers(folder) == golden.text
+    assert sorted({*zoo_golden.names(), "mimo"}) == sorted(zoo.ZOO)
 
 
 def test_one_call_and_many_agree(case: Case, engine: str) -> None:
@@ -273,7 +301,7 @@ def test_rows_in_groups_see_each_other(case: Case, engine: str) -> None:
         ids = [*before, *rows.tokens.tolist()]
         plain = whole(case.runtime(engine), ids)[n:]
         assert np.abs(found[1][0] - plain[0]).max() > 1e-3, "row 0 looks forward"
-        if spec.windows == ((None, 0),):
+        if spec.windows == ((None, 0),) and case.model is not None:
             close(found[1], case.masked(ids, rows, n))
 
 

@@ -624,7 +624,7 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["cpu"]["cores"] >= 1
     assert {"numpy", "onnxruntime", "tokenizers"} <= set(report["packages"])
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(report["extras"]) == set(project["optional-dependencies"]) - {"test", "dev", "docs"}
+    assert set(report["extras"]) == set(project["optional-dependencies"]) - {"test", "test-all", "dev", "docs"}
     assert list(report["extras"]["serve"]) == ["starlette", "uvicorn"]
     assert "all is well" in ok("doctor")
     monkeypatch.setattr(doctor, "_ESSENTIAL", ("numpy", "no_such_package"))

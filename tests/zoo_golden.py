@@ -1,0 +1,133 @@
+"""The zoo's checkpoints and what transformers makes of them, without torch.
+
+`golden/zoo.json.xz` has each model's config and the names and shapes of its tensors, whose values numpy draws;
+`golden/zoo.npz` has the logits of TOKENS, and the text that follows PROMPT. Both are made again, with torch, by
+
+    python tests/zoo_golden.py
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = Path(__file__).with_name("golden")
+PROMPT = [1, 7, 3, 99]
+STEPS = 64
+TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
+# transformers has no class of its own for it.
+_NOT_THERE = {"mimo"}
+
+
+class Golden(NamedTuple):
+    """Of one model. logits: of TOKENS; text: the likeliest tokens, one after another, from PROMPT on."""
+
+    config: dict[str, Any]
+    tensors: dict[str, list[int]]
+    logits: NDArray[np.float32]
+    text: list[int]
+
+
+@cache
+def _recipes() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "zoo.json.xz").read_bytes()))
+    return found
+
+
+def names() -> list[str]:
+    return sorted(_recipes())
+
+
+def golden(name: str) -> Golden:
+    recipe = _recipes()[name]
+    with np.load(GOLDEN / "zoo.npz") as arrays:
+        return Golden(recipe["config"], recipe["tensors"], arrays[f"{name}.logits"], arrays[f"{name}.text"].tolist())
+
+
+def fitted(config: dict[str, Any]) -> dict[str, Any]:
+    """The zoo's odd sizes as ONNX Runtime's attention takes them: a multiple of 8 rotated pairs a head."""
+    if config.get("rope_parameters", {}).get("rope_type") == "longrope":
+        rope = config["rope_parameters"] | {"partial_rotary_factor": 0.5}
+        rope |= {key: [*rope[key], 3.0, 12.0] for key in ("short_factor", "long_factor")}
+        return config | {"hidden_size": 128, "rope_parameters": rope}
+    if config.get("head_dim", 16) % 16:
+        return config | {"head_dim": 32}
+    return config if "head_dim" in config or "hidden_size" not in config else config | {"hidden_size": 64}
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -> Path:
+    """A checkpoint whose every tensor is drawn, norms around their neutral value too."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True)
+    gemma = "gemma" in config["model_type"]
+    drawn = {}
+    for name, shape in tensors.items():
+        rng = np.random.default_rng(crc32(name.encode()))
+        spread = 0.3 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
+        spread *= 0.5 if "embed_tokens" in name else 1.0
+        middle = 1.0 if name.endswith("norm.weight") and not gemma else 0.0
+        drawn[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)
+    save_file(drawn, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def logits_of_transformers(folder: Path, ids: list[int]) -> NDArray[np.float32]:
+    """[n, vocab], by transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        found: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
+    return found
+
+
+def text_of_transformers(folder: Path) -> list[int]:
+    """PROMPT and the likeliest tokens after it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    ids, most = list(PROMPT), model.config.get_text_config().max_position_embeddings
+    with torch.no_grad():
+        while len(ids) < min(len(PROMPT) + STEPS, most):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids
+
+
+def _make() -> None:
+    from tempfile import TemporaryDirectory
+    from unittest import mock
+
+    import zoo
+    from safetensors import safe_open
+
+    recipes, arrays, random = dict[str, Any](), dict[str, Any](), zoo._random
+    for name in sorted(set(zoo.ZOO) - _NOT_THERE):
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, fitted(config), seed)):
+                zoo.save(name, folder / "torch")
+            config = json.loads((folder / "torch" / "config.json").read_text())
+            with safe_open(folder / "torch" / "model.safetensors", "np") as file:
+                tensors = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+            drawn = write(folder / "drawn", config, tensors)
+            arrays[f"{name}.logits"] = logits_of_transformers(drawn, TOKENS)
+            arrays[f"{name}.text"] = np.array(text_of_transformers(drawn), np.int16)
+        recipes[name] = {"config": config, "tensors": tensors}
+        print(name, f"{arrays[f'{name}.logits'].std():.2f}", arrays[f"{name}.text"][-8:])
+    (GOLDEN / "zoo.json.xz").write_bytes(lzma.compress(json.dumps(recipes).encode()))
+    np.savez_compressed(GOLDEN / "zoo.npz", **arrays)
+
+
+if __name__ == "__main__":
+    _make()
