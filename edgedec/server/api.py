@@ -19,6 +19,8 @@ from edgedec.server.shaping import of_format, shaping_of
 # Default tokens of a completion, as OpenAI's.
 _DEFAULT_TOKENS = 16
 Prompt = str | tuple[int, ...]
+# Members of a message that reach the template.
+_KNOWN = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class TextRequest:
 
     `target`: the model and the adapter that it names. `best_of`: how many texts are generated for each prompt, of
     which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `constraint`: the form of the
-    text; None: any text. `processors`: logits processors by name. `variables`: names for the chat template. `before`:
+    text; None: any text. `usage`: a stream ends with the counts of tokens; `running_usage`: each chunk has those so
+    far. `processors`: logits processors by name. `variables`: names for the chat template. `before`:
     tokens in front of the prompt.
     """
 
@@ -53,6 +56,7 @@ class TextRequest:
     suffix: str = ""
     stream: bool = False
     usage: bool = False
+    running_usage: bool = False
     constraint: GivenConstraint | None = None
     processors: Words = ()
     tools: Tools | None = None
@@ -126,15 +130,22 @@ def options_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A message in the form for templates: content as one string, the role developer as system."""
-    message = {key: value for key, value in given.items() if value is not None}
-    content = message.get("content", "")
-    message["content"] = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    """A message in the form for templates: the members that they know, content as one string, the role developer as
+    system."""
+    message = {key: given[key] for key in _KNOWN if given.get(key) is not None}
+    message["content"] = text_of(message.get("content", ""))
     if "tool_calls" in message:
         message["tool_calls"] = [_read(call) for call in message["tool_calls"]]
     if message["role"] == "developer":
         message["role"] = "system"
     return message
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Content as one string."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", part.get("refusal", "")) for part in content)
 
 
 def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,13 +176,15 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
 def _common(body: Mapping[str, Any], tools: Tools | None = None) -> dict[str, Any]:
     if "stream_options" in body and not body.get("stream"):
         raise APIError(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
+    wants = body.get("stream_options", {})
     return {
-        **shaping_of(body, _format(body), tools is not None),
+        **shaping_of(body, _format(body), tools.choice if tools else ""),
         "options": options_of(body),
         "target": target_of(body),
         "n": int(body.get("n", 1)),
         "stream": bool(body.get("stream")),
-        "usage": bool(body.get("stream_options", {}).get("include_usage")),
+        "usage": bool(wants.get("include_usage")),
+        "running_usage": bool(wants.get("include_usage") and wants.get("continuous_usage_stats")),
     }
 
 
@@ -184,14 +197,16 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
     return tuple(tuple(int(token) for token in tokens) for tokens in lists)
 
 
-def _read(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A call with its arguments as an object, because templates write the JSON themselves."""
-    function = call["function"]
+def _read(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call with its arguments as an object, because templates write the JSON themselves; arguments that are not
+    JSON, as of a call that was cut, stay text."""
+    function = {"name": call["function"]["name"], "arguments": call["function"].get("arguments") or "{}"}
+    known = {"type": "function", **({"id": call["id"]} if call.get("id") else {})}
     try:
         arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return call if depth(arguments) > MOST_DEPTH else {**call, "function": {**function, "arguments": arguments}}
+    except (TypeError, ValueError, RecursionError):
+        return {**known, "function": function}
+    return {**known, "function": function if depth(arguments) > MOST_DEPTH else {**function, "arguments": arguments}}
 
 
 def _format(body: Mapping[str, Any]) -> GivenConstraint | None:

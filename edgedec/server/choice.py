@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from edgedec.decoding.messages import Token
 from edgedec.server.api import TextRequest
-from edgedec.server.calls import CallPiece
+from edgedec.server.calls import CallPiece, FunctionCall
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EndEvent, Event, PromptEvent
 from edgedec.server.thinking import ThoughtSplitter
-from edgedec.server.tools import CallSplitter, FunctionCall
+from edgedec.server.tools import CallSplitter
 
 _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
@@ -52,7 +52,8 @@ class Choice:
         # Tokens without text of their own are reported too.
         self._all = request.logprobs is not None and tools is None
         self._thoughts = ThoughtSplitter(completion.thinks) if request.messages else None
-        self._functions = None if tools is None else CallSplitter(tools.schemas, tools.choice == "required")
+        answers = request.constraint is not None
+        self._functions = None if tools is None else CallSplitter(tools.schemas, tools.choice == "required", answers)
 
     def add(self, event: Event) -> Delta:
         """The additions of an event; APIError if an error or a cancellation ended the text."""
@@ -75,7 +76,7 @@ class Choice:
     def reason(self) -> str:
         """stop, length or tool_calls."""
         assert self.end is not None
-        cut = self._functions is not None and self._functions.reader.inside
+        cut = self._functions is not None and self._functions.unfinished
         return "tool_calls" if self.calls and not cut else _ENDS.get(self.end.finish, "stop")
 
     @property
@@ -91,11 +92,9 @@ class Choice:
         if self._functions is None:
             return self._grown(thought, text)
         shown = self._functions.push(text)
-        rest, self.calls = self._functions.end()
+        rest, self.calls = self._functions.end(cut=event.finish != "eos")
         delta, begun = self._grown(thought, shown + rest), self._functions.reader.begun
         delta.pieces, delta.calls, delta.whole = self._functions.pieces, self.calls, self.calls[begun:]
-        if begun:  # a truncated call has been sent already
-            delta.text = shown
         if self.calls:
             delta.tokens = []
         return delta

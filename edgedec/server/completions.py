@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from edgedec.constraints.given import compiled
+from edgedec.constraints.given import GivenConstraint, compiled
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.logits import LogitsProcessor
 from edgedec.errors import EdgedecError, UsageError
@@ -158,7 +158,7 @@ def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) 
     name = "tools" if wanted is None else wanted.field
     try:
         if request.tools is not None:
-            found: Constraint = tools.constraint(model, request.tools)
+            found: Constraint = tools.constraint(model, request.tools, _answer(wanted))
         elif wanted is not None:
             found = compiled(model, wanted.kind, wanted.text)
         else:
@@ -167,3 +167,10 @@ def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) 
         raise APIError(400, f"{name}: {error}", name, "invalid_value") from None
     close = model.tokenizer.id(thinking.CLOSE) if prompts[0].thinks else None
     return found if close is None else thinking.AfterThought(found, close, model.spec.vocab_size)
+
+
+def _answer(wanted: GivenConstraint | None) -> str:
+    """The schema of a text that calls no function; "" for any text."""
+    if wanted is None:
+        return ""
+    return wanted.text or '{"type": "object"}'

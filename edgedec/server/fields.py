@@ -1,7 +1,8 @@
 """The parameters of every endpoint, as the JSON schemas that requests are checked against and `/openapi.json` shows.
 
-Unknown parameters are rejected by name. A null is equivalent to a missing parameter. The options of generation are
-declared in `edgedec.decoding.config`: each of them is a parameter here.
+Unknown parameters are rejected by name; unknown members of a message are ignored, because clients send messages back
+with what their packages added. A null is equivalent to a missing parameter. The options of generation are declared in
+`edgedec.decoding.config`: each of them is a parameter here.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ def closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
     }
 
 
+def open_(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    """An object whose other members are ignored."""
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
 _TOKENS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
 _TEXTS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": {"type": "string"}}
 _MANY_TOKENS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": _TOKENS}
@@ -42,6 +48,7 @@ WHO = {
     "safety_identifier": or_null("string"),
     "prompt_cache_key": or_null("string"),
     "prompt_cache_retention": or_null("string"),
+    "prompt_cache_options": or_null("object"),
     "service_tier": or_null("string"),
     "store": or_null("boolean"),
     "metadata": or_null("object"),
@@ -57,7 +64,7 @@ NARROWER: dict[str, dict[str, Any]] = {
 def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema, or null: OpenAI's clients send null for missing parameters."""
     if "anyOf" in schema:
-        return {"anyOf": [{"type": "null"}, *schema["anyOf"]]}
+        return {"anyOf": [*schema["anyOf"], {"type": "null"}]}
     return {**schema, "type": [schema["type"], "null"]}
 
 
@@ -76,32 +83,36 @@ _COMMON = {
     "stream": or_null("boolean"),
     "stream_options": {
         "type": ["object", "null"],
-        "properties": {"include_usage": or_null("boolean"), "include_obfuscation": or_null("boolean")},
+        "properties": {
+            "include_usage": or_null("boolean"),
+            "continuous_usage_stats": or_null("boolean"),
+            "include_obfuscation": or_null("boolean"),
+        },
         "additionalProperties": False,
     },
 }
 
-_PART = closed(("type", "text"), type={"type": "string", "enum": ["text"]}, text={"type": "string"})
-_CALL = closed(
+_PART = open_(("type", "text"), type={"type": "string", "enum": ["text"]}, text={"type": "string"})
+_REFUSAL = open_(("type", "refusal"), type={"type": "string", "enum": ["refusal"]}, refusal={"type": "string"})
+_CALL = open_(
     ("function",),
-    id={"type": "string"},
-    type={"type": "string", "enum": ["function"]},
-    function=closed(("name", "arguments"), name={"type": "string"}, arguments={"type": "string"}),
+    id=or_null("string"),
+    type={"type": ["string", "null"], "enum": ["function", None]},
+    function=open_(("name",), name={"type": "string"}, arguments={"type": ["string", "object", "null"]}),
 )
-_CALL["properties"]["index"] = {"type": "integer"}
-_MESSAGE = closed(
+# Members that would change the answer if they were supported.
+REFUSED = {name: {"type": "null"} for name in ("audio", "images", "function_call")} | {
+    name: {"type": ["boolean", "null"], "enum": [False, None]} for name in ("prefix", "partial")
+}
+_MESSAGE = open_(
     ("role",),
     role={"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]},
-    content={"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": _PART}]},
+    content={"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"anyOf": [_PART, _REFUSAL]}}]},
     name=or_null("string"),
     tool_calls={"type": ["array", "null"], "items": _CALL},
     tool_call_id=or_null("string"),
-    refusal=or_null("string"),
     reasoning_content=or_null("string"),
-    # Clients send a message back as they got it.
-    annotations={"type": ["array", "null"], "maxItems": 0},
-    audio={"type": "null"},
-    function_call={"type": "null"},
+    **REFUSED,
 )
 NAME = {"type": "string", "minLength": 1, "maxLength": 64}
 _FUNCTION = closed(

@@ -12,6 +12,7 @@ from typing import Any
 from edgedec.server.errors import APIError
 
 Schema = Mapping[str, Any]
+_NAMED, _LEAVE = "must be one of ", "is not supported here; leave it out"
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "null": lambda v: v is None,
@@ -48,11 +49,11 @@ def _wrong(value: Any, schema: Schema, where: str) -> tuple[str, str] | None:
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_KINDS[kind](value) for kind in kinds):
-        return where, f"must be {' or '.join(kinds)}"
+        return where, _LEAVE if kinds == ["null"] else f"must be {' or '.join(kinds)}"
     if "const" in schema and value != schema["const"]:
         return where, f"must be {schema['const']}"
     if "enum" in schema and value not in schema["enum"]:
-        return where, f"must be one of {', '.join(map(str, schema['enum']))}"
+        return where, f"{_NAMED}{', '.join(map(str, schema['enum']))}"
     if _number(value):
         return _bounds(value, schema, where)
     if isinstance(value, str | list | dict):
@@ -65,7 +66,10 @@ def _none_of(value: object, options: list[Schema], where: str) -> tuple[str, str
     if None in found:
         return None
     # The deepest place is the most precise, because the type matched there.
-    return max((wrong for wrong in found if wrong is not None), key=lambda wrong: len(wrong[0]))
+    wrongs = [wrong for wrong in found if wrong is not None]
+    place, what = max(wrongs, key=lambda wrong: len(wrong[0]))
+    named = [said.removeprefix(_NAMED) for where, said in wrongs if where == place and said.startswith(_NAMED)]
+    return place, _NAMED + ", ".join(dict.fromkeys(named)) if what.startswith(_NAMED) else what
 
 
 def _bounds(value: float, schema: Schema, where: str) -> tuple[str, str] | None:
@@ -100,7 +104,7 @@ def _members(value: dict[str, Any], schema: Schema, where: str) -> tuple[str, st
     for name, item in value.items():
         inner = known.get(name, rest)
         if inner is False:
-            return _at(where, name), "is not supported here; leave it out"
+            return _at(where, name), _LEAVE
         wrong = None if inner is True else _wrong(item, inner, _at(where, name))
         if wrong is not None:
             return wrong

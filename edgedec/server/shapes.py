@@ -8,9 +8,8 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from edgedec.decoding.messages import Token
-from edgedec.server.calls import CallPiece
+from edgedec.server.calls import CallPiece, FunctionCall
 from edgedec.server.choice import Choice, Delta
-from edgedec.server.tools import FunctionCall
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]

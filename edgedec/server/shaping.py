@@ -21,19 +21,26 @@ def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
     return GivenConstraint(form["type"], text, field)
 
 
-def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, tools: bool = False) -> dict[str, Any]:
+def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: str = "") -> dict[str, Any]:
     """The members `constraint` and `processors` of a TextRequest. form: the constraint of the endpoint's own format;
-    tools: whether the model may call functions."""
+    choice: auto or required if the model may or must call functions."""
     constraint = _only(form, body)
-    if tools and constraint is not None:
-        field = constraint.field
-        raise APIError(400, f"{field}: cannot be combined with tools", field, "invalid_value")
+    if choice and constraint is not None:
+        constraint = with_tools(constraint, form, choice)
     processors = body.get("processors", ())
     try:
         check_processors(processors)
     except UsageError as error:
         raise APIError(400, str(error), "processors", "invalid_value") from None
     return {"constraint": constraint, "processors": processors}
+
+
+def with_tools(constraint: GivenConstraint, form: GivenConstraint | None, choice: str) -> GivenConstraint | None:
+    """The constraint of a text that calls nothing; a format has no effect on a text that must be a call."""
+    if constraint != form:
+        field = constraint.field
+        raise APIError(400, f"{field}: cannot be combined with tools", field, "invalid_value")
+    return None if choice == "required" else constraint
 
 
 def _only(form: GivenConstraint | None, body: Mapping[str, Any]) -> GivenConstraint | None:

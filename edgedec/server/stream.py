@@ -32,6 +32,8 @@ class TextResponse:
     ) -> None:
         self._run, self._request = run, request
         self._choices = [Choice(completion, request) for completion in completions]
+        # A prompt counts once however many choices are made of it.
+        self._prompts = sum(len(completion.ids) for completion in completions[:: request.texts])
         shape = ChatShape if request.messages else TextShape
         self._shape: Shape = shape(tokenizer, request.logprobs)
         # The chunks around a text, by the index of the choice and by the drafter that proposed its last token.
@@ -91,7 +93,9 @@ class TextResponse:
         return {**self._shape.piece(shown, start), "finish_reason": None, **more}
 
     def _text_chunk(self, index: int, delta: Delta) -> str:
-        """The chunk of text alone, in which only the text is new."""
+        """The chunk of text alone, in which only the text is new, unless it counts."""
+        if self._request.running_usage:
+            return sse(self._chunk([{"index": index, **self._piece(delta, 0, delta.by)}]))
         key = (index, delta.by)
         if key not in self._frames:
             chunk = sse(self._chunk([{"index": index, **self._piece(Delta(text=_TEXT), 0, delta.by)}]))
@@ -110,7 +114,15 @@ class TextResponse:
 
     def _chunk(self, choices: list[Json]) -> Json:
         body = {**self._head, "object": self._shape.chunk, "choices": choices}
+        if self._request.running_usage:
+            return {**body, "usage": self._counts()}
         return {**body, "usage": None} if self._request.usage else body
+
+    def _counts(self) -> Json:
+        """The tokens so far."""
+        written = sum(len(choice.tokens) for choice in self._choices)
+        prompts = self._prompts
+        return {"prompt_tokens": prompts, "completion_tokens": written, "total_tokens": prompts + written}
 
     def _usage(self) -> Json:
         return usage([choice.end for choice in self._choices if choice.end is not None], self._request.texts)

@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from edgedec import constraints
 from edgedec.server.api import Tools
-from edgedec.server.calls import CallPiece, CallReader
+from edgedec.server.calls import CallPiece, CallReader, FunctionCall, beginnings
 
 if TYPE_CHECKING:
     from edgedec.constraints.matcher import GrammarConstraint
@@ -35,22 +35,22 @@ _SEVERAL = "To call several, write one such object a line."
 _DECODER = json.JSONDecoder()
 
 
-class FunctionCall(NamedTuple):
-    """A call that a text holds; `arguments`: as JSON."""
-
-    name: str
-    arguments: str
-
-
-def constraint(model: Model, tools: Tools) -> GrammarConstraint:
-    """The constraint of the text; UsageError names what in a schema is not supported."""
+def constraint(model: Model, tools: Tools, answer: str = "") -> GrammarConstraint:
+    """The constraint of the text; UsageError names what in a schema is not supported. answer: the schema of a text that
+    calls nothing; "": any text."""
     schema = call_schema(tools.schemas)
     if tools.choice == "required" and not tools.parallel:
         return constraints.json_schema(model, schema)
     calls = f'call ("\\n" call){{0,{MOST_CALLS - 1}}}' if tools.parallel else "call"
     free, start = ("", "calls") if tools.choice == "required" else (_FREE, "FREE | calls")
-    lark = f"start: {start}\n{free}calls: {calls}\ncall: %json "
-    return constraints.grammar(model, lark + json.dumps({**schema, "x-guidance": _EXACT}))
+    if answer:
+        free, start = f"answer: {_json(json.loads(answer))}\n", "answer | calls"
+    return constraints.grammar(model, f"start: {start}\n{free}calls: {calls}\ncall: {_json(schema)}")
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    """A schema as Lark has it."""
+    return "%json " + json.dumps({**schema, "x-guidance": _EXACT})
 
 
 def call_schema(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,7 +102,8 @@ def may_be_call(text: str) -> bool:
 
 
 class CallSplitter:
-    """A splitter of a text into visible text and possible calls, which are held until the end.
+    """A splitter of a text into visible text and possible calls, which are held until the end. answers: a text that
+    begins with a brace may be an answer in JSON.
 
     >>> split = CallSplitter({"f": {}}, required=False)
     >>> split.push("Yes. <tool"), split.push('_call>{"name": "f", "arguments": {}}</tool_call>')
@@ -111,8 +112,9 @@ class CallSplitter:
     ('', [FunctionCall(name='f', arguments='{}')])
     """
 
-    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], required: bool) -> None:
-        self._schemas, self._required = schemas, required
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], required: bool, answers: bool = False) -> None:
+        self._schemas, self._required, self._answers = schemas, required, answers
+        self.unfinished = False
         self._shown, self._held = False, ""
         # For a text that is constrained to calls from its first brace on.
         self.reader = CallReader(schemas)
@@ -124,17 +126,31 @@ class CallSplitter:
         whole = not self._shown and self._held.lstrip().startswith("{")
         fresh = text if self.reader.fed else self._held
         self.pieces = self.reader.push(fresh) if whole else []
-        if self._required or (not self._shown and may_be_call(self._held)):
+        answer = whole and self._answers and self.reader.other
+        if self._required or (not self._shown and not answer and may_be_call(self._held)):
             return ""
         cut = opening(self._held, _OPEN)
         shown, self._held = self._held[:cut], self._held[cut:]
         self._shown = self._shown or bool(shown)
         return shown
 
-    def end(self) -> tuple[str, list[FunctionCall]]:
-        """The rest of the text, and the calls that it ended in."""
-        calls = read_calls(self._held, self._schemas)
-        return ("", calls) if calls else (self._held, [])
+    def end(self, cut: bool = False) -> tuple[str, list[FunctionCall]]:
+        """The rest of the text, and the calls that it ended in. cut: by a limit, so that the last call may have only
+        the beginning of its arguments; `unfinished` then says so."""
+        calls, rest = _read(self._held, self._schemas)
+        if not cut or not rest:
+            return ("", calls) if calls else (self._held, [])
+        if self.reader.inside:
+            begun = [self.reader.last]
+        elif self._answers and not self.reader.begun:
+            return self._held, []
+        else:
+            begun = beginnings(rest, self._schemas)
+        self.unfinished = bool(begun)
+        if not calls and not begun:
+            return self._held, []
+        # A call whose name is not certain yet is left out.
+        return "", [*calls, *(begun if len(begun) == 1 else ())]
 
 
 def opening(text: str, mark: str) -> int:
@@ -155,19 +171,24 @@ def read_calls(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[Func
     >>> read_calls('{"name": "f", "arguments": {}}\\n{"name": "f", "argu', {"f": {}})
     [FunctionCall(name='f', arguments='{}')]
     """
+    return _read(text, schemas)[0]
+
+
+def _read(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[list[FunctionCall], str]:
+    """The calls in a text that consists of calls, and the truncated object at its end."""
     found: list[FunctionCall] = []
     rest = _skip(text)
     while rest:
         try:
             value, end = _DECODER.raw_decode(rest)
         except (ValueError, RecursionError):
-            return found
+            break
         calls = [_call(item, schemas) for item in (value if isinstance(value, list) else [value])]
         if None in calls:
-            return []
+            return [], ""
         found += [call for call in calls if call is not None]
         rest = _skip(rest[end:])
-    return found
+    return found, rest
 
 
 def _skip(text: str) -> str:

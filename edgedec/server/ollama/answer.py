@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from time import perf_counter_ns
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from edgedec.server.answers import dumps
 from edgedec.server.api import TextRequest
 from edgedec.server.choice import Choice, Delta
+from edgedec.server.closing import closed
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.about import now
 from edgedec.server.requests import Event
@@ -67,7 +67,7 @@ class OllamaAnswer:
             odds = {"logprobs": chat_logprobs(self._tokenizer, delta.tokens)}
         if not self._chats:
             return {**head, "response": delta.text, **thought, **odds}
-        calls = [{"function": {"name": call.name, "arguments": json.loads(call.arguments)}} for call in delta.calls]
+        calls = [{"function": {"name": call.name, "arguments": closed(call.arguments)}} for call in delta.calls]
         more = {"tool_calls": calls} if calls else {}
         return {**head, "message": {"role": "assistant", "content": delta.text, **thought, **more}, **odds}
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.config import OPTIONS as OURS
-from edgedec.server.fields import closed, nullable, or_null
+from edgedec.server.fields import REFUSED, closed, nullable, open_, or_null
 
 _TOKENS = {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
 _IMAGES = {"type": ["array", "null"], "items": {"type": "string"}}
 _KEEP = {"type": ["string", "number", "null"]}
 # Options of model loading, which are fixed here when the server starts: accepted without effect.
-_SETTLED = ("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram")
+_SETTLED = (
+    *("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram"),
+    *("f16_kv", "logits_all"),
+)
+# Methods that are not here, with the value that turns each off, and their settings.
+_OFF: dict[str, float] = {"mirostat": 0, "tfs_z": 1}
+_OF_OFF = ("mirostat_tau", "mirostat_eta")
 # Ollama's names of our options.
 RENAMED = {"repeat_penalty": "repetition_penalty"}
 _SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop")
@@ -24,33 +30,22 @@ OPTIONS = {
         "num_predict": or_null("integer", minimum=-2, maximum=2**31 - 1),
         "num_ctx": or_null("integer", minimum=1, maximum=2**31 - 1),
         **{name: {"type": ["integer", "boolean", "null"]} for name in _SETTLED},
+        **{name: {"type": ["number", "null"], "enum": [value, None]} for name, value in _OFF.items()},
+        **{name: or_null("number") for name in _OF_OFF},
     },
-    "additionalProperties": False,
+    # Ollama's package sends all that it knows, most of them null.
+    "additionalProperties": {"type": "null"},
 }
 _FORMAT = {"anyOf": [{"type": ["string", "null"], "enum": ["", "json", None]}, {"type": "object"}]}
 _THINK = {"anyOf": [{"type": ["boolean", "null"]}, {"type": "string", "enum": ["low", "medium", "high"]}]}
-_CALL = closed(
-    ("function",),
-    id=or_null("string"),
-    type=or_null("string"),
-    function=closed(
-        ("name",),
-        name={"type": "string"},
-        arguments=or_null("object"),
-        index=or_null("integer"),
-        description=or_null("string"),
-    ),
-)
-_MESSAGE = closed(
+_CALL = open_(("function",), function=open_(("name",), name={"type": "string"}, arguments=or_null("object")))
+_MESSAGE = open_(
     ("role",),
     role={"type": "string", "enum": ["system", "user", "assistant", "tool"]},
     content=or_null("string"),
-    thinking=or_null("string"),
-    images=_IMAGES,
     tool_calls={"type": ["array", "null"], "items": _CALL},
     tool_name=or_null("string"),
-    tool_call_id=or_null("string"),
-    name=or_null("string"),
+    **{**REFUSED, "images": _IMAGES},
 )
 _TOOL = closed(
     ("function",),

@@ -65,10 +65,7 @@ def generate_request(body: Mapping[str, Any], templated: bool) -> TextRequest:
 def chat_request(body: Mapping[str, Any]) -> TextRequest:
     """The chat request of /api/chat."""
     tools = read_tools({"tools": [{**tool, "type": "function"} for tool in body.get("tools", [])]})
-    common = _common(body)
-    if tools is not None and common["constraint"] is not None:
-        raise APIError(400, "format: cannot be combined with tools", "format", "invalid_value")
-    return TextRequest(messages=tuple(map(_message, body["messages"])), tools=tools, **common)
+    return TextRequest(messages=tuple(map(_message, body["messages"])), tools=tools, **_common(body))
 
 
 def model_name(given: str) -> str:

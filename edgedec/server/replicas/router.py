@@ -28,6 +28,7 @@ from edgedec.server.replicas.balancer import Balancer, beginning, pieces
 from edgedec.server.replicas.exchange import Answer, Header, ReplicaGone, ask
 from edgedec.server.replicas.merging import merged, router_lines
 from edgedec.server.replicas.processes import Replica
+from edgedec.server.responses.parse import holder
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -129,8 +130,8 @@ class Router:
         self._check_open()
         body = await read_body(request, self.settings.body, self.settings.body_seconds)
         wanted = _object(body)
-        before = wanted.get("previous_response_id")
-        number = await self._holder(before) if isinstance(before, str) else None
+        kept = holder(wanted)
+        number = None if kept is None else await self._holder(kept)
         return Forwarded(self, request, body, list(pieces(beginning(wanted))) if wanted else [], number)
 
     @asynccontextmanager

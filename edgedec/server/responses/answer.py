@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from secrets import token_hex
 from time import time
 from typing import Any
 
@@ -14,7 +13,7 @@ from edgedec.server.errors import APIError
 from edgedec.server.requests import Event
 from edgedec.server.responses.output import ResponseOutput
 from edgedec.server.responses.parse import ResponseRequest
-from edgedec.server.responses.store import KeptResponse
+from edgedec.server.responses.store import KeptResponse, response_id
 from edgedec.server.service import RunningTexts
 from edgedec.server.stream import usage
 
@@ -53,13 +52,14 @@ class ResponseAnswer:
     ) -> None:
         self._run, self._request, self._keep = started.run, request, keep
         self._choice = Choice(started.completions[0], wanted)
-        self._output = ResponseOutput(started.target.model.tokenizer, wanted.logprobs)
+        name = response_id()
+        self._output = ResponseOutput(started.target.model.tokenizer, wanted.logprobs, name)
         self._sequence = 0
         sampling = started.completions[0].config.sampling
         shown = {**_SHOWN, "temperature": sampling.temperature, "top_p": sampling.top_p}
         body = request.body
         self._head: Json = {
-            "id": f"resp_{token_hex(24)}",
+            "id": name,
             "object": "response",
             "created_at": int(time()),
             "model": started.target.name,
@@ -74,7 +74,7 @@ class ResponseAnswer:
         async for events in self._run.events():
             for event in events:
                 self._output.add(self._choice.add(event))
-        self._output.finish()
+        self._output.finish(self._cut)
         return self._completed()
 
     async def chunks(self) -> AsyncIterator[str]:
@@ -90,7 +90,7 @@ class ResponseAnswer:
             self._run.cancel()
             yield self._failed(error)
             return
-        yield "".join(map(self._sent, self._output.finish()))
+        yield "".join(map(self._sent, self._output.finish(self._cut)))
         response = self._completed()
         yield self._event(f"response.{response['status']}", response)
 
@@ -104,14 +104,17 @@ class ResponseAnswer:
 
     def _completed(self) -> Json:
         """The whole response; stored if the request says so."""
-        cut = self._choice.reason == "length"
-        response = self._response("incomplete" if cut else "completed", self._output.items)
-        if cut:
+        response = self._response("incomplete" if self._cut else "completed", self._output.items)
+        if self._cut:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         response |= self._usage()
         if self._request.stores:
             self._keep(KeptResponse(response, self._request.history))
         return response
+
+    @property
+    def _cut(self) -> bool:
+        return self._choice.reason == "length"
 
     def _response(self, status: str, output: list[Json]) -> Json:
         return {**self._head, "status": status, "output": list(output), "usage": None}

@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-from edgedec.server.fields import EFFORTS, GENERATION, NAME, SHAPING, WHO, closed, or_null
+from edgedec.server.fields import EFFORTS, GENERATION, NAME, REFUSED, SHAPING, WHO, closed, open_, or_null
 
-_STATUS = or_null("string")
 _TEXT = {"type": "string"}
-_ANY_LIST = {"type": ["array", "null"]}
-_PART = closed(
-    ("type", "text"),
-    type={"type": "string", "enum": ["input_text", "output_text", "text"]},
-    text=_TEXT,
-    annotations=_ANY_LIST,
-    logprobs=_ANY_LIST,
-)
-_REFUSAL = closed(("type", "refusal"), type={"type": "string", "enum": ["refusal"]}, refusal=_TEXT)
+_PART = open_(("type", "text"), type={"type": "string", "enum": ["input_text", "output_text", "text"]}, text=_TEXT)
+_REFUSAL = open_(("type", "refusal"), type={"type": "string", "enum": ["refusal"]}, refusal=_TEXT)
 _CONTENT = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": [_PART, _REFUSAL]}}]}
-_MESSAGE = closed(
+_MESSAGE = open_(
     ("role", "content"),
     type={"type": "string", "enum": ["message"]},
     role={"type": "string", "enum": ["system", "developer", "user", "assistant"]},
     content=_CONTENT,
-    id=or_null("string"),
-    status=_STATUS,
-    phase=or_null("string"),
+    **REFUSED,
 )
-_CALL = closed(
+_CALL = open_(
     ("type", "call_id", "name", "arguments"),
     type={"type": "string", "enum": ["function_call"]},
     call_id=_TEXT,
     name=_TEXT,
     arguments=_TEXT,
-    id=or_null("string"),
-    status=_STATUS,
-    namespace=or_null("string"),
 )
-_RESULT = closed(
+_RESULT = open_(
     ("type", "call_id", "output"),
     type={"type": "string", "enum": ["function_call_output"]},
     call_id=_TEXT,
     output={"anyOf": [_TEXT, {"type": "array", "items": _PART}]},
-    id=or_null("string"),
-    status=_STATUS,
 )
-_THOUGHT = closed(
-    ("type",),
-    type={"type": "string", "enum": ["reasoning"]},
-    id=or_null("string"),
-    summary=_ANY_LIST,
-    content=_ANY_LIST,
-    encrypted_content=or_null("string"),
-    status=_STATUS,
-)
+_THOUGHT = open_(("type",), type={"type": "string", "enum": ["reasoning"]})
+REFERENCE = open_(("type", "id"), type={"type": "string", "enum": ["item_reference"]}, id=_TEXT)
 _TOOL = closed(
     ("type", "name"),
     type={"type": "string", "enum": ["function"]},
@@ -91,7 +69,7 @@ RESPONSE = closed(
     input={
         "anyOf": [
             _TEXT,
-            {"type": "array", "maxItems": 10_000, "items": {"anyOf": [_MESSAGE, _CALL, _RESULT, _THOUGHT]}},
+            {"type": "array", "maxItems": 10_000, "items": {"anyOf": [_MESSAGE, _CALL, _RESULT, _THOUGHT, REFERENCE]}},
         ]
     },
     instructions=or_null("string"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from secrets import token_hex
 from typing import Any
 
 from edgedec.server.calls import CallPiece
 from edgedec.server.choice import Delta
+from edgedec.server.responses.store import item_id
 from edgedec.server.shapes import chat_logprobs
 from edgedec.text.tokenizer import Tokenizer
 
@@ -17,10 +17,11 @@ _KINDS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text
 
 
 class ResponseOutput:
-    """The output items so far; every method returns the events of its additions, without their numbers."""
+    """The output items so far; every method returns the events of its additions, without their numbers. response: its
+    id, which those of the items hold, so that a reference to an item is found by it."""
 
-    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
-        self._tokenizer, self._logprobs = tokenizer, logprobs
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None, response: str) -> None:
+        self._tokenizer, self._logprobs, self._response = tokenizer, logprobs, response
         self.items: list[Json] = []
         self._open: Json | None = None
 
@@ -42,20 +43,20 @@ class ResponseOutput:
             events += self._piece(CallPiece(-1, call.name, call.arguments))
         return events
 
-    def finish(self) -> list[Json]:
-        """The end of the text: an answer has at least one item."""
+    def finish(self, cut: bool = False) -> list[Json]:
+        """The end of the text: an answer has at least one item. cut: the last one is incomplete."""
         begun = [] if self.items else self._begin("message")
-        return [*begun, *self.close()]
+        return [*begun, *self.close("incomplete" if cut else "completed")]
 
-    def close(self) -> list[Json]:
+    def close(self, status: str = "completed") -> list[Json]:
         """Complete the open item."""
         item, self._open = self._open, None
         if item is None:
             return []
         if item["type"] == "function_call":
-            return self._end_call(item)
+            return self._end_call(item, status)
         part, kind = item["content"][0], _KINDS[item["type"]][1]
-        item["status"] = "completed"
+        item["status"] = status
         more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
         where = self._where(item)
         return [
@@ -79,7 +80,7 @@ class ResponseOutput:
     def _begin(self, of: str) -> list[Json]:
         prefix, kind = _KINDS[of]
         part: Json = {"type": kind, "text": ""}
-        item: Json = {"id": f"{prefix}_{token_hex(16)}", "type": of, "status": "in_progress"}
+        item: Json = {"id": item_id(prefix, self._response, len(self.items)), "type": of, "status": "in_progress"}
         if of == "message":
             part |= {"annotations": [], "logprobs": []}
             item["role"] = "assistant"
@@ -95,7 +96,7 @@ class ResponseOutput:
         events: list[Json] = []
         if piece.name:
             item = {
-                "id": f"fc_{token_hex(16)}",
+                "id": item_id("fc", self._response, len(self.items)),
                 "type": "function_call",
                 "status": "in_progress",
                 "call_id": f"call_{token_hex(12)}",
@@ -113,13 +114,9 @@ class ResponseOutput:
             events.append({"type": kind, **self._place(self._open), "delta": piece.arguments})
         return events
 
-    def _end_call(self, item: Json) -> list[Json]:
-        """End a call; a truncated one is incomplete."""
-        try:
-            json.loads(item["arguments"])
-            item["status"] = "completed"
-        except ValueError:
-            item["status"] = "incomplete"
+    def _end_call(self, item: Json, status: str) -> list[Json]:
+        """End a call."""
+        item["status"] = status
         said = {"arguments": item["arguments"], "name": item["name"]}
         return [{"type": "response.function_call_arguments.done", **self._place(item), **said}, self._done(item)]
 

@@ -13,13 +13,16 @@ from edgedec.server.api import (
     read_tools,
     target_of,
     template_variables,
+    text_of,
 )
 from edgedec.server.bodies import checked
 from edgedec.server.errors import APIError
 from edgedec.server.responses.fields import LOGPROBS, RESPONSE
+from edgedec.server.responses.store import response_of
 from edgedec.server.shaping import of_format, shaping_of
 
 Json = dict[str, Any]
+REFERENCE = "item_reference"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class ResponseRequest:
             stream=bool(body.get("stream")),
             tools=tools,
             variables=template_variables({"reasoning_effort": reasoning.get("effort")}),
-            **shaping_of(body, form, tools is not None),
+            **shaping_of(body, form, tools.choice if tools else ""),
         )
 
 
@@ -67,6 +70,16 @@ def response(raw: bytes) -> Json:
     if not body.get("input") and "previous_response_id" not in body:
         raise APIError(400, "input: is missing or empty", "input", "invalid_value")
     return body
+
+
+def holder(body: Mapping[str, Any]) -> str | None:
+    """The kept response that a body needs, whose replica must answer; None if it needs none."""
+    before, given = body.get("previous_response_id"), body.get("input")
+    if isinstance(before, str):
+        return before
+    items = [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+    named = [item.get("id") for item in items if item.get("type") == REFERENCE]
+    return next((response_of(name) for name in reversed(named) if isinstance(name, str)), None)
 
 
 def items_of(body: Mapping[str, Any]) -> tuple[Json, ...]:
@@ -86,9 +99,9 @@ def messages_of(items: Sequence[Mapping[str, Any]], instructions: str | None) ->
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
-            found.append({"role": item["role"], "content": _text(item["content"])})
+            found.append({"role": item["role"], "content": text_of(item["content"])})
         elif kind == "function_call_output":
-            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": _text(item["output"])})
+            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": text_of(item["output"])})
         elif kind == "function_call":
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": ""})
@@ -98,12 +111,6 @@ def messages_of(items: Sequence[Mapping[str, Any]], instructions: str | None) ->
     if not found:
         raise APIError(400, "input: there is no message in it", "input", "invalid_value")
     return tuple(map(read_message, found))
-
-
-def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", part.get("refusal", "")) for part in content)
 
 
 def _tool(given: Mapping[str, Any]) -> Json:

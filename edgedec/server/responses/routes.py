@@ -33,7 +33,8 @@ class ResponsesRoutes:
 
     async def create(self, request: Request) -> Response:
         body = parse.response(await self._server.body(request))
-        asked = parse.ResponseRequest(body, parse.items_of(body), self._earlier(body.get("previous_response_id")))
+        items = tuple(self._whole(item, f"input[{i}].id") for i, item in enumerate(parse.items_of(body)))
+        asked = parse.ResponseRequest(body, items, self._earlier(body.get("previous_response_id")))
         wanted = asked.text_request()
         started = await self._server.generate(wanted)
         answer = ResponseAnswer(started, asked, wanted, self.store.add)
@@ -54,6 +55,10 @@ class ResponsesRoutes:
         listed = [{"type": "message", "id": f"item_{i}", **item} for i, item in enumerate(given)][::-1]
         ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
         return JsonAnswer({"object": "list", "data": listed, "has_more": False, **ends})
+
+    def _whole(self, item: dict[str, Any], param: str) -> dict[str, Any]:
+        """An item of the input; a reference is replaced by the item that it names."""
+        return self.store.item(item["id"], param) if item.get("type") == parse.REFERENCE else item
 
     def _earlier(self, name: str | None) -> tuple[dict[str, Any], ...]:
         if name is None:

@@ -5,13 +5,38 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from edgedec.server.answers import dumps
 from edgedec.server.errors import APIError
 
 Json = dict[str, Any]
+_RESPONSE, _DIGITS = "resp_", 48
 _OVERHEAD = 512  # bytes of a stored response's objects, besides its JSON
+
+
+def response_id() -> str:
+    """An id for a new response."""
+    return _RESPONSE + token_hex(_DIGITS // 2)
+
+
+def item_id(prefix: str, response: str, number: int) -> str:
+    """The id of a response's output item.
+
+    >>> item_id("msg", "resp_" + "ab" * 24, 2) == "msg_" + "ab" * 24 + "0002"
+    True
+    """
+    return f"{prefix}_{response.removeprefix(_RESPONSE)}{number:04x}"
+
+
+def response_of(item: str) -> str:
+    """The id of the response that an output item is of, by the item's id.
+
+    >>> response_of(item_id("msg", "resp_" + "ab" * 24, 2)) == "resp_" + "ab" * 24
+    True
+    """
+    return _RESPONSE + item.partition("_")[2][:_DIGITS]
 
 
 @dataclass(frozen=True)
@@ -52,6 +77,17 @@ class ResponseStore:
         """A response; APIError 404 if it is not kept (any more)."""
         response, history = json.loads(self._find(name, param))
         return KeptResponse(response, tuple(history))
+
+    def item(self, name: str, param: str) -> Json:
+        """An output item of a kept response; APIError 404 if there is none."""
+        response = response_of(name)
+        found = self.get(response).response["output"] if response in self._kept else ()
+        for item in found:
+            if item["id"] == name:
+                return dict(item)
+        raise APIError(
+            404, f"{param}: {name!r} is not kept here (any more); send the item itself", param, "item_not_found"
+        )
 
     def remove(self, name: str) -> None:
         """Drop a response; APIError 404 if there is none."""
