@@ -29,14 +29,16 @@ def closed(text: str) -> dict[str, Any]:
         elif sign == ",":
             safe = text[:at], "".join(reversed(ends))
         elif sign in "]}":
+            if not ends:
+                return {}
             ends.pop()
         else:
             quoted = sign == '"'
     whole = text + ('"' if quoted else "") + "".join(reversed(ends))
     for candidate in (whole, "".join(safe)):
         try:
-            found: dict[str, Any] = json.loads(candidate)
-        except ValueError:
+            found = json.loads(candidate)
+        except (ValueError, RecursionError):
             continue
-        return found
+        return found if isinstance(found, dict) else {}
     return {}
