@@ -1,6 +1,6 @@
 """The bodies that packages send: records them for `golden/clients`, of the scripts in examples/clients/turns.
 
-    PYTHONPATH=tests python tests/record_clients.py NAME PYTHON examples/clients/turns/NAME_turns.py
+PYTHONPATH=tests python tests/record_clients.py NAME PYTHON examples/clients/turns/NAME_turns.py
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def recorded() -> Iterator[tuple[str, str, Any]]:
 
 
 def record(name: str, command: list[str]) -> None:
+    from serving import serving
+
     import edgedec
     from edgedec.server.service import Server
-    from serving import serving
 
     found: dict[str, tuple[str, Any]] = {}
     read = Server.body

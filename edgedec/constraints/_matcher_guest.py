@@ -21,7 +21,7 @@ class Matchers:
         self._made: dict[int, Any] = {}
 
     def handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Handle one request: {"do": compile, step, check, fork or drop, "id": a matcher}."""
+        """Handle one request: {"do": compile, step, check, shortest, fork or drop, "id": a matcher}."""
         do, number = message["do"], message["id"]
         if do == "drop":
             self._made.pop(number, None)
@@ -40,6 +40,10 @@ class Matchers:
             allowed = _allowed(matcher, message["tokens"], message["parents"])
             values, mask = self._state(matcher, 0)
             return {**values, "allowed": allowed}, mask
+        if do == "shortest":
+            needs = _shortest(matcher.deep_copy(), self._tokenizer, message)
+            values, mask = self._state(matcher, 0)
+            return {**values, "needs": needs}, mask
         if message.get("tokens"):
             taken = matcher.try_consume_tokens(message["tokens"])
         return self._state(matcher, taken)
@@ -78,6 +82,34 @@ def _allowed(matcher: Any, tokens: list[int], parents: list[int]) -> list[bool]:
 
     visit(-1)
     return found
+
+
+def _shortest(matcher: Any, tokenizer: Any, message: dict[str, Any]) -> int:
+    """The tokens of a short completion of a text in JSON, at most `most`. signs: tokens to try in this order, of which
+    `quote` is the one that ends a string; quoted: the text stands in a string."""
+    count, quoted, escaped = 0, message["quoted"], False
+    while count < message["most"] and not matcher.is_stopped() and not matcher.is_accepting():
+        tokens = matcher.compute_ff_tokens()
+        if not tokens:
+            signs = message["quote"] if quoted else message["signs"]
+            tokens = next(([token] for token in signs if matcher.validate_tokens([token])), None) or _any(matcher)
+        if not tokens or matcher.try_consume_tokens(tokens) < len(tokens):
+            return int(message["most"])
+        count += len(tokens)
+        for sign in tokenizer.decode_bytes(tokens):
+            if quoted:
+                quoted = escaped or sign != 0x22
+                escaped = not escaped and sign == 0x5C
+            else:
+                quoted = sign == 0x22
+    return count
+
+
+def _any(matcher: Any) -> list[int]:
+    """The first token that is allowed."""
+    bits = matcher.compute_bitmask()
+    at = next((i for i, byte in enumerate(bits) if byte), None)
+    return [] if at is None else [8 * at + (bits[at] & -bits[at]).bit_length() - 1]
 
 
 def _notation(kind: str, text: str, options: dict[str, Any]) -> str:

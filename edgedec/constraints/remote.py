@@ -208,6 +208,14 @@ class Matcher:
             return None
         return list(self._settle().get("allowed", [True] * len(tokens)))
 
+    def shortest(self, quoted: bool, quote: Sequence[int], signs: Sequence[int], most: int) -> int:
+        """The tokens of a short completion of its text, see `_matcher_guest`."""
+        self._settle()
+        self.waits += 1
+        asked = {"quoted": quoted, "quote": list(quote), "signs": list(signs), "most": most}
+        self._group.send(self, "shortest", **asked, seconds=2 * _STEP)
+        return int(self._settle().get("needs", most))
+
     def ready(self) -> bool:
         """Whether its mask is available after a short wait; after a timeout later waits are shorter."""
         if self._back or self._reset:

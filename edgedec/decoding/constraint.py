@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 class Constraint(Protocol):
     """A set of allowed texts, followed token by token. It belongs to one generation at a time.
 
-    Four more members are optional. `ready()`: false while the mask after the accepted tokens is still being computed;
-    other sequences of the batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and
+    Five more members are optional. `limit(tokens)`: notes, when a generation begins, how many tokens it may add; None:
+    any number. `ready()`: false while the mask after the accepted tokens is still being computed; other sequences of
+    the batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and
     returns whether it is available. `slow`: true after a mask that took long; nothing is drafted then. `allowed(tokens,
     parents, seconds)`: for each node of a draft tree whether it is allowed, or None if that takes longer than the
     `seconds` that the rows would cost; a node that it marks as not allowed must be forbidden."""
@@ -47,6 +48,13 @@ class Constraint(Protocol):
     def fork(self) -> Self:
         """An independent copy in the same state."""
         ...
+
+
+def limit_of(constraint: Constraint, tokens: int | None) -> None:
+    """Call the constraint's `limit`, if it has one."""
+    limit: Callable[[int | None], None] | None = getattr(constraint, "limit", None)
+    if limit is not None:
+        limit(tokens)
 
 
 def always() -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
+from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
 from edgedec.decoding.messages import DecodeLoop, DraftedStep, Request, Stats, StepResult, Steps, Token, Waiting
@@ -107,6 +107,8 @@ class TextGeneration:
         context = self.context
         context.sampling = self.config.sampling
         context.hooks = ConstraintHooks.of(self._constraint, context.hooks.parks)
+        if self._constraint is not None:
+            limit_of(self._constraint, self._most())
         try:
             yield
         finally:
@@ -115,6 +117,12 @@ class TextGeneration:
             # After an interrupt from outside; everywhere else this holds already.
             if context.cache.length > len(context.ids):
                 context.cache.truncate(len(context.ids))
+
+    def _most(self) -> int | None:
+        """The most tokens that may be added; None if neither a limit nor the context ends the text."""
+        room = self.context.cache.capacity - len(self.context.ids)
+        limits = [*([] if self._left is None else [self._left]), *([room] if self.context.policy is None else [])]
+        return max(min(limits), 0) if limits else None
 
     def ended(self) -> bool:
         """Whether the text is complete; `Stats.finish` then has the reason. A full context slides first, or raises

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.decoding.constraint import limit_of
 from edgedec.server.tools import opening
 from edgedec.text.tokenizer import THOUGHT
 
@@ -79,18 +80,28 @@ class AfterThought:
 
     def __init__(self, inner: Constraint, close: int, size: int, over: bool = False) -> None:
         self._inner, self._close, self._size, self._over = inner, close, size, over
+        self._left: int | None = None
+
+    def limit(self, tokens: int | None) -> None:
+        """Note how many tokens may follow, thoughts included."""
+        self._left = tokens
+        limit_of(self._inner, tokens)
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: the allowed next tokens."""
         if self._over:
             return self._inner.mask(path)
         if self._close in path:
-            return self._inner.mask(path[list(path).index(self._close) + 1 :])
+            after = list(path).index(self._close) + 1
+            limit_of(self._inner, None if self._left is None else self._left - after)
+            return self._inner.mask(path[after:])
         return np.ones(self._size, bool)
 
     def accept(self, token: int) -> None:
         if self._over:
             self._inner.accept(token)
+        elif self._left is not None:
+            self.limit(self._left - 1)
         self._over = self._over or token == self._close
 
     @property
@@ -116,4 +127,6 @@ class AfterThought:
         self._inner.reset()
 
     def fork(self) -> Self:
-        return type(self)(self._inner.fork(), self._close, self._size, self._over)
+        twin = type(self)(self._inner.fork(), self._close, self._size, self._over)
+        twin._left = self._left
+        return twin

@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgedec import constraints
+from edgedec.constraints.bounded import BoundedConstraint
+from edgedec.constraints.kinds.json_schema import wants_bounds
 from edgedec.server.api import Tools
 from edgedec.server.calls import CallPiece, CallReader, FunctionCall, beginnings
 
@@ -40,12 +42,15 @@ def constraint(model: Model, tools: Tools, answer: str = "") -> GrammarConstrain
     calls nothing; "": any text."""
     schema = call_schema(tools.schemas)
     if tools.choice == "required" and not tools.parallel:
-        return constraints.json_schema(model, schema)
+        return constraints.json_schema(model, schema, bounded=all(map(wants_bounds, tools.schemas.values())))
     calls = f'call ("\\n" call){{0,{MOST_CALLS - 1}}}' if tools.parallel else "call"
     free, start = ("", "calls") if tools.choice == "required" else (_FREE, "FREE | calls")
     if answer:
         free, start = f"answer: {_json(json.loads(answer))}\n", "answer | calls"
-    return constraints.grammar(model, f"start: {start}\n{free}calls: {calls}\ncall: {_json(schema)}")
+    found = constraints.grammar(model, f"start: {start}\n{free}calls: {calls}\ncall: {_json(schema)}")
+    if not all(map(wants_bounds, tools.schemas.values())):
+        return found
+    return BoundedConstraint.of(found, model, free=tools.choice != "required")
 
 
 def _json(schema: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Bodies as packages send them, without the packages: recorded ones, and what the second turn brings back of the first."""
+"""Bodies as packages send them, without the packages: recorded ones, and messages as packages dump them."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from edgedec.kernels.cpu import loader
 from edgedec.model import Model
 from edgedec.runtime import CallResult, Rows
 from edgedec.sampling import Sampling
+from edgedec.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="constraints need llguidance")
 
@@ -327,7 +328,9 @@ def test_a_grammar_that_outgrows_the_matcher_is_an_error_and_no_end(model: Model
 def standing_in(model: Model, file: Path, eos: set[int], size: int) -> Model:
     manifest = SimpleNamespace(text=SimpleNamespace(tokenizer=file.name))
     bundle = SimpleNamespace(manifest=manifest, path=file.parent, file=lambda name: file)
-    return cast(Model, SimpleNamespace(bundle=bundle, eos=frozenset(eos), spec=SimpleNamespace(vocab_size=size)))
+    spec = SimpleNamespace(vocab_size=size)
+    known = SimpleNamespace(bundle=bundle, eos=frozenset(eos), spec=spec, tokenizer=Tokenizer.load(file))
+    return cast(Model, known)
 
 
 def tokenizer_file(model: Model) -> Path:

@@ -113,7 +113,7 @@ def test_an_answer_in_json_beside_tools_is_streamed_and_cut_as_text() -> None:
 
 
 def test_cut_arguments_are_closed_to_an_object() -> None:
-    value = {"a": [1, {"b": "x,]}\\\""}, None], "c": {"d": True, "e": -1.5}}
+    value = {"a": [1, {"b": 'x,]}\\"'}, None], "c": {"d": True, "e": -1.5}}
     for text in (json.dumps(value), json.dumps(value, indent=1)):
         for cut in range(len(text) + 1):
             found = closed(text[:cut])
@@ -163,7 +163,9 @@ def chat_of(served: str, most: int) -> tuple[str, list[str], str]:
     asked = {**body, "parallel_tool_calls": False, "temperature": 0, "max_tokens": most}
     (whole,) = json.loads(post(served, "/v1/chat/completions", **asked))["choices"]
     calls = [call["function"] for call in whole["message"].get("tool_calls", ())]
-    parts = [one for chunk in events(post(served, "/v1/chat/completions", **asked, stream=True)) for one in chunk["choices"]]
+    parts = [
+        one for chunk in events(post(served, "/v1/chat/completions", **asked, stream=True)) for one in chunk["choices"]
+    ]
     pieces = [piece["function"] for part in parts for piece in part["delta"].get("tool_calls", ())]
     found = ["".join(piece["arguments"] for piece in pieces)] if pieces else []
     assert [piece["name"] for piece in pieces if "name" in piece] == [call["name"] for call in calls]
@@ -253,5 +255,7 @@ def test_a_json_answer_that_is_cut(served: str) -> None:
     response = json.loads(post(served, "/v1/responses", input="Go.", text=text, temperature=0, max_output_tokens=4))
     (item,) = response["output"]
     assert (item["type"], item["status"], response["status"]) == ("message", "incomplete", "incomplete")
-    last = events(post(served, "/v1/responses", input="Go.", text=text, temperature=0, max_output_tokens=4, stream=True))
+    last = events(
+        post(served, "/v1/responses", input="Go.", text=text, temperature=0, max_output_tokens=4, stream=True)
+    )
     assert last[-1]["response"]["output"][0]["status"] == "incomplete"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from edgedec.constraints._facts import ConstraintFacts
+from edgedec.constraints.bounded import BoundedConstraint
 from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.errors import UsageError
@@ -17,6 +18,9 @@ from edgedec.text.tokenizer import one_line
 FACTS = ConstraintFacts(text="schema", inline=r"\s*\{", json=True, guided="json")
 Whitespace = Literal["none", "space", "any"]
 SPACE = Opt('Between JSON\'s tokens: "none", "space" (one at most), or "any", in which small models lose themselves.')
+BOUNDED = Opt("Numbers have at most 20 digits, and strings leave tokens for the rest, so that the text is whole.")
+# A member of a schema that says so in every interface.
+_KEY = "x-bounded"
 _SPACES: dict[str, dict[str, object]] = {
     "none": {"whitespace_flexible": False},
     "space": {"whitespace_flexible": True, "whitespace_pattern": " "},
@@ -29,8 +33,9 @@ def make(
     schema: Annotated[str, Opt("The text is JSON that follows this schema.")],
     whitespace: Annotated[Whitespace, SPACE] = "space",
     lenient: Annotated[bool, Opt("Pass over what no grammar can hold; then the text need not validate.")] = False,
+    bounded: Annotated[bool, BOUNDED] = True,
 ) -> GrammarConstraint:
-    return json_schema(host, schema, whitespace=whitespace, lenient=lenient)
+    return json_schema(host, schema, whitespace=whitespace, lenient=lenient, bounded=bounded)
 
 
 def json_schema(
@@ -39,12 +44,14 @@ def json_schema(
     *,
     whitespace: Whitespace = "space",
     lenient: bool = False,
+    bounded: bool = True,
 ) -> GrammarConstraint:
     """JSON that a schema describes (a mapping, or its text), object keys in the schema's order.
 
     whitespace: between JSON's tokens at most one space, "none", or "any" amount, in which small models lose
     themselves. lenient: pass over keywords that no grammar can hold, and read oneOf as anyOf, instead of
-    refusing; then the output need not validate.
+    refusing; then the output need not validate. bounded: numbers have at most 20 digits, and strings end where the
+    tokens that are left are needed for the rest; "x-bounded": false in the schema means bounded=False.
     """
     if whitespace not in _SPACES:
         raise UsageError(f"whitespace {whitespace!r}: must be one of {', '.join(_SPACES)}")
@@ -60,7 +67,13 @@ def json_schema(
         text = json.dumps({} if schema is True else schema)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json schema: {one_line(error)}") from None
-    return GrammarConstraint.compile("json schema", text, vocabulary(model), options)
+    found = GrammarConstraint.compile("json schema", text, vocabulary(model), options)
+    return BoundedConstraint.of(found, model) if bounded and wants_bounds(schema) else found
+
+
+def wants_bounds(schema: Mapping[str, Any] | bool) -> bool:
+    """Whether a schema does not refuse to be bounded."""
+    return isinstance(schema, bool) or schema.get(_KEY) is not False
 
 
 def _parsed(text: str) -> Any:

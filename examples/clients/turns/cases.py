@@ -1,4 +1,4 @@
-"""What the scripts here share: the server, a function for the model to call, and cases that are run one after another."""
+"""What the scripts here share: the server, a function for the model, and cases that are run one after another."""
 
 from __future__ import annotations
 

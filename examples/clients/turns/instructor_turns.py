@@ -1,4 +1,4 @@
-"""Instructor: objects by every mode, conversations that hold the raw answers, and the retry of an answer that was refused."""
+"""Instructor: objects by every mode, conversations that hold the raw answers, and a retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's package: the second turn sends back what the first one answered, as objects and as the package dumps them."""
+"""OpenAI's package: the second turn sends back what the first one answered, as objects and as it dumps them."""
 
 from __future__ import annotations
 
