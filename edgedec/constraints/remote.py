@@ -212,7 +212,7 @@ class Matcher:
         """The tokens of a short completion of its text, see `_matcher_guest`."""
         self._settle()
         self.waits += 1
-        asked = {"quoted": quoted, "quote": list(quote), "signs": list(signs), "most": most}
+        asked: dict[str, Any] = {"quoted": quoted, "quote": list(quote), "signs": list(signs), "most": most}
         self._group.send(self, "shortest", **asked, seconds=2 * _STEP)
         return int(self._settle().get("needs", most))
 

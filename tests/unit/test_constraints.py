@@ -329,8 +329,15 @@ def standing_in(model: Model, file: Path, eos: set[int], size: int) -> Model:
     manifest = SimpleNamespace(text=SimpleNamespace(tokenizer=file.name))
     bundle = SimpleNamespace(manifest=manifest, path=file.parent, file=lambda name: file)
     spec = SimpleNamespace(vocab_size=size)
-    known = SimpleNamespace(bundle=bundle, eos=frozenset(eos), spec=spec, tokenizer=Tokenizer.load(file))
-    return cast(Model, known)
+    return cast(Model, StandIn(bundle=bundle, eos=frozenset(eos), spec=spec))
+
+
+class StandIn(SimpleNamespace):
+    """A model of nothing but a vocabulary, which is read when it is used."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.bundle.file(""))
 
 
 def tokenizer_file(model: Model) -> Path:
