@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from edgedec.constraints.matcher import GrammarConstraint, Mask
-from edgedec.constraints.place import Pieces, Place, pieces
+from edgedec.constraints.place import Pieces, JsonPlace, pieces
 from edgedec.opened import OpenedModel
 
 MOST_DIGITS = 20
@@ -27,20 +27,20 @@ class BoundedConstraint(GrammarConstraint):
     """A `GrammarConstraint` of JSON, or of a text that is JSON if it begins with a bracket (`free`)."""
 
     _pieces: Pieces
-    _first = Place()
+    _first = JsonPlace()
 
     @classmethod
     def of(cls, inner: GrammarConstraint, model: OpenedModel, free: bool = False) -> BoundedConstraint:
         """The same constraint, bounded."""
         found = cls(inner.what, inner._matcher, inner.vocabulary)
         found._pieces = pieces(model.tokenizer, model.spec.vocab_size)
-        found._first = found._place = Place("start") if free else Place()
+        found._first = found._place = JsonPlace("start") if free else JsonPlace()
         found._taken, found._left, found._needs = 0, None, {}
         return found
 
     # The tokens so far; how many may follow, None if that is not known; what the rest of the text needs after the
     # string or number that began at a token, by its number and the drafted tokens up to it.
-    _place: Place
+    _place: JsonPlace
     _taken: int
     _left: int | None
     _needs: dict[tuple[int, tuple[int, ...]], int]
@@ -83,13 +83,13 @@ class BoundedConstraint(GrammarConstraint):
         twin._taken, twin._left, twin._needs = self._taken, self._left, dict(self._needs)
         return twin
 
-    def _after(self, path: Sequence[int]) -> Place:
+    def _after(self, path: Sequence[int]) -> JsonPlace:
         place = self._place
         for at, token in enumerate(path, self._taken):
             place = place.after(self._pieces[int(token)], at)
         return place
 
-    def _must_end(self, place: Place, path: Sequence[int]) -> bool:
+    def _must_end(self, place: JsonPlace, path: Sequence[int]) -> bool:
         """Whether the tokens that are left after `path` are needed for what follows the string or number there."""
         if self._left is None or self._left - len(path) > _RANGE:
             return False

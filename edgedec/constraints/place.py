@@ -20,22 +20,22 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACES = frozenset(" \n\t\r\u0120\u010a\u010d\u0109\u2581")
 
 
-class Place(NamedTuple):
+class JsonPlace(NamedTuple):
     """kind: "start" of a text that is JSON if it begins with a bracket, and "free" if it does not; in a "string", after
     its backslash ("escape"), in a "number", or "between" them. digits: of the number; since: the number of tokens at
     the one that began the string or number.
 
-    >>> place = Place()
+    >>> place = JsonPlace()
     >>> for at, piece in enumerate(['{"a', '": ', '12', '3, "']): place = place.after(piece, at)
-    >>> place, Place("number", 3).after("45", 1).digits
-    (Place(kind='string', digits=0, since=3), 5)
+    >>> place, JsonPlace("number", 3).after("45", 1).digits
+    (JsonPlace(kind='string', digits=0, since=3), 5)
     """
 
     kind: str = "between"
     digits: int = 0
     since: int = 0
 
-    def after(self, piece: str, at: int) -> Place:
+    def after(self, piece: str, at: int) -> JsonPlace:
         """The place after a token, the text's token number `at`."""
         kind, digits, since = self
         for sign in piece:
@@ -51,7 +51,7 @@ class Place(NamedTuple):
                 number = sign.isdigit() or sign == "-"
                 kind = "string" if sign == '"' else "number" if number else "between"
                 digits, since = int(sign.isdigit()), at
-        return Place(kind, digits, since) if kind in ("string", "escape", "number") else Place(kind)
+        return JsonPlace(kind, digits, since) if kind in ("string", "escape", "number") else JsonPlace(kind)
 
 
 class Pieces:

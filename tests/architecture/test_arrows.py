@@ -57,6 +57,7 @@ HEAVY = (
     "openai",
     "ollama",
     "langchain_openai",
+    "langchain_ollama",
     "instructor",
     "llm",
     "schemathesis",

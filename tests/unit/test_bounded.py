@@ -20,7 +20,7 @@ from edgedec.constraints.matcher import GrammarConstraint
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
 
-Place = place.Place
+JsonPlace = place.JsonPlace
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -253,12 +253,12 @@ def test_a_place_is_found_however_a_text_is_cut(value: Any, data: st.DataObject)
     text = json.dumps([value, "end"])
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    found = Place()
+    found = JsonPlace()
     for at, part in enumerate(parts):
         found = found.after(part, at)
         read = "".join(parts[: at + 1])
-        expected = Place()
+        expected = JsonPlace()
         for i, sign in enumerate(read):
             expected = expected.after(sign, i)
         assert found[:2] == expected[:2]
-    assert found == Place()
+    assert found == JsonPlace()

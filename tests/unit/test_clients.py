@@ -1,4 +1,7 @@
-"""The scripts in examples/clients against a real server: packages that people have, each in a process of its own."""
+"""The scripts in examples/clients against a real server: packages that people have, each in a process of its own.
+
+Those in examples/clients/turns send back what the server answered. What they send is recorded, so that `make test`
+sends it without the packages (`test_client_bodies.py`)."""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ for package in ("starlette", "uvicorn"):
 from serving import metrics, serving  # noqa: E402
 
 CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
-# A Python with other packages: LiteLLM pins an older huggingface_hub than the rest.
-APART = os.environ.get("EDGEDEC_CLIENTS_PYTHON") or str(CLIENTS / ".venv" / "bin" / "python")
+# Pythons with other packages: LiteLLM pins an older huggingface_hub than the rest.
+APART = (os.environ.get("EDGEDEC_CLIENTS_PYTHON") or str(CLIENTS / ".venv" / "bin" / "python")).split(os.pathsep)
 # script, what it imports, what its lines begin with, paths that it asks for.
 SCRIPTS: dict[str, tuple[str, list[str], list[str]]] = {
     "openai_chat": ("openai", ["chat:", "response:", "json: {"], ["/v1/chat/completions", "/v1/responses"]),
@@ -39,6 +42,17 @@ SCRIPTS: dict[str, tuple[str, list[str], list[str]]] = {
     "llm_prompt": ("llm", ["prompt:"], ["/v1/chat/completions"]),
     "litellm_chat": ("litellm", ["openai:", "stream:", "ollama:"], ["/v1/chat/completions", "/api/chat"]),
 }
+# Two turns of each package: what it imports, and how many cases there are.
+TURNS: dict[str, tuple[str, int]] = {
+    "openai_turns": ("openai", 11),
+    "ollama_turns": ("ollama", 6),
+    "langchain_turns": ("langchain_ollama", 12),
+    "instructor_turns": ("instructor", 4),
+    "litellm_turns": ("litellm", 5),
+    "lm_eval_turns": ("lm_eval", 3),
+    "guidellm_turns": ("guidellm", 3),
+}
+MODULE_TURNS = {"openai_turns": ("openai", 9), "ai_sdk_turns": ("@ai-sdk/openai", 15)}
 MODULES: dict[str, tuple[str, list[str], list[str]]] = {
     "openai": ("openai", ["chat:", "response:"], ["/v1/chat/completions", "/v1/responses"]),
     "ai_sdk": ("ai", ["text:", 'object: {"animal"'], ["/v1/chat/completions"]),
@@ -58,7 +72,7 @@ def check(place: str, command: list[Any], begins: list[str], paths: list[str]) -
         list(map(str, command)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "EDGEDEC_URL": place, "EDGEDEC_MODEL": "nano"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -71,13 +85,12 @@ def check(place: str, command: list[Any], begins: list[str], paths: list[str]) -
 
 
 def python_with(module: str) -> str | None:
-    """This Python, or the one apart; None: neither has the module."""
+    """This Python, or one apart; None: none has the module."""
     if find_spec(module) is not None:
         return sys.executable
-    if shutil.which(APART) is None:
-        return None
-    has = subprocess.run([APART, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"])
-    return APART if has.returncode == 0 else None
+    look = f"import importlib.util as u, sys; sys.exit(u.find_spec('{module}') is None)"
+    known = (python for python in APART if shutil.which(python) is not None)
+    return next((python for python in known if subprocess.run([python, "-c", look]).returncode == 0), None)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -98,8 +111,43 @@ def test_a_client_of_javascript(served: str, script: str) -> None:
     check(served, [node, CLIENTS / f"{script}.mjs"], begins, paths)
 
 
+def turns(served: str, command: list[Any], cases: int) -> None:
+    """All cases of a script passed."""
+    # The scripts import the one beside them.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**kept, "EDGEDEC_URL": served, "EDGEDEC_MODEL": "nano", "HF_HUB_OFFLINE": "1"},
+    )
+    passed = [line for line in done.stdout.splitlines() if line.endswith(": ok")]
+    assert (done.returncode, len(passed)) == (0, cases), done.stdout[-2000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("script", TURNS)
+def test_two_turns_of_python(served: str, script: str) -> None:
+    module, cases = TURNS[script]
+    python = python_with(module)
+    if python is None:
+        pytest.skip(f"{module} is not installed: see examples/clients/README.md")
+    turns(served, [python, CLIENTS / "turns" / f"{script}.py"], cases)
+
+
+@pytest.mark.parametrize("script", MODULE_TURNS)
+def test_two_turns_of_javascript(served: str, script: str) -> None:
+    module, cases = MODULE_TURNS[script]
+    node = shutil.which("node")
+    if node is None or not (CLIENTS / "node_modules" / module).is_dir():
+        pytest.skip("node or the packages are not there: npm install in examples/clients")
+    turns(served, [node, CLIENTS / "turns" / f"{script}.mjs"], cases)
+
+
 def test_every_example_is_tested_and_described() -> None:
     described = (CLIENTS / "README.md").read_text("utf-8")
     scripts = {path.name for path in CLIENTS.iterdir() if path.suffix in (".py", ".mjs")}
     assert scripts == {f"{name}.py" for name in SCRIPTS} | {f"{name}.mjs" for name in MODULES}
-    assert all(f"`{name}`" in described for name in scripts)
+    found = {path.name for path in (CLIENTS / "turns").iterdir() if path.stem.endswith("_turns")}
+    assert found == {f"{name}.py" for name in TURNS} | {f"{name}.mjs" for name in MODULE_TURNS}
+    assert all(f"`{name}`" in described for name in (*scripts, "turns/"))
