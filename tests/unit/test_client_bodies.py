@@ -104,6 +104,17 @@ def test_what_a_package_adds_to_a_message_changes_nothing(served: tuple[str, Any
     assert dumped["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
 
 
+def test_templates_get_the_members_that_they_know() -> None:
+    from edgedec.server.api import read_message
+
+    call = {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {}}}
+    added, _, _ = DUMPS["litellm"]
+    given = {**added, "role": "developer", "content": [{"type": "refusal", "refusal": "No."}], "tool_calls": [call]}
+    function = {"name": "find", "arguments": {"animal": "cat"}}
+    calls = [{"type": "function", "id": "c", "function": function}]
+    assert read_message(given) == {"role": "system", "content": "No.", "tool_calls": calls}
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [
