@@ -253,9 +253,11 @@ def test_each_chunk_counts_the_tokens_so_far(served: tuple[str, Any], path: str,
 def test_a_format_has_no_effect_on_a_call_that_must_be(served: tuple[str, Any]) -> None:
     pytest.importorskip("llguidance")
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [7]}}}
-    asked = {"tools": [TOOL], "max_tokens": 60, "parallel_tool_calls": False}
-    found = chat(served, ASK, response_format=form, tool_choice="required", **asked)["choices"][0]
-    assert found["message"]["tool_calls"][0]["function"]["name"] == "find"
+    seven = {str(token): 100 for token in served[1].engine.model.tokenizer.encode("7", special=False)}
+    for several in (False, True):
+        asked = {"tools": [TOOL], "max_tokens": 60, "parallel_tool_calls": several, "logit_bias": seven}
+        found = chat(served, ASK, response_format=form, tool_choice="required", **asked)["choices"][0]
+        assert found["message"]["tool_calls"][0]["function"]["name"] == "find"
     error = ask(served, "/v1/chat/completions", 400, messages=[ASK], regex="a", tools=[TOOL])["error"]
     assert error["param"] == "regex"
 
