@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-import hostile
 import httpx
+from hostile import inputs as hostile
 from serving import started
 
 from edgedec.bundle.locate import find

@@ -176,7 +176,7 @@ def test_a_request_that_fails_gives_one_line(nano: Path) -> None:
 
 def test_a_constraint_that_exceeds_its_limits_gives_one_line(nano: Path) -> None:
     pytest.importorskip("llguidance", reason="an extra")
-    from hostile import CONSTRAINTS
+    from hostile.inputs import CONSTRAINTS
 
     from edgedec import constraints
 

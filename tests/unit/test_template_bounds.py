@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import hostile
 import pytest
+from hostile import inputs as hostile
 from serving import serving
 
 import edgedec
