@@ -48,7 +48,7 @@ class GrammarConstraint:
         """Compile a JSON schema, regex, grammar or choices in a worker process; UsageError names unsupported
         features."""
         check_size(kind, text)
-        return cls(kind, vocabulary.matchers(kind).compiled(kind, text, options or {}), vocabulary)
+        return cls(kind, vocabulary.grammars.matcher(kind, text, options or {}), vocabulary)
 
     def mask(self, path: Sequence[int]) -> Mask:
         """bool [vocab]; nothing is allowed after a path that is not allowed itself."""

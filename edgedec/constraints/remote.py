@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from edgedec.constraints._matcher_guest import Matchers
 from edgedec.errors import LimitExceeded, UsageError
 from edgedec.sandbox import Reply
+from edgedec.sandbox.stop import used
 
 # Seconds that all texts of a batch wait for a mask, which mostly takes a tenth of this. After that the other texts
 # continue while the mask is computed.
@@ -38,6 +39,8 @@ class MatcherHost(Protocol):
 
     def ready(self, seconds: float = 0.0) -> bool: ...
 
+    def size(self) -> int: ...
+
 
 class LocalHost:
     """Matchers in this process, without limits of memory and time: for `EDGEDEC_SANDBOX=off`."""
@@ -58,6 +61,9 @@ class LocalHost:
     def ready(self, seconds: float = 0.0) -> bool:
         return True
 
+    def size(self) -> int:
+        return 0
+
 
 class MatcherGroup:
     """The matchers of one grammar, which share a process. Replies come in the order of the requests."""
@@ -70,16 +76,34 @@ class MatcherGroup:
         # nothing.
         self.dropped: deque[int] = deque()
         self._lock = threading.RLock()
-        self.numbers = count()
+        self._numbers, self._made, self._gone = count(), 0, 0
 
-    def compiled(self, kind: str, text: str, options: dict[str, Any]) -> Matcher:
-        """The matcher of a grammar; UsageError names unsupported features."""
-        matcher = Matcher(self, next(self.numbers))
-        try:
-            self._host.send(do="compile", id=matcher.number, kind=kind, text=text, options=options)
+    @property
+    def dead(self) -> bool:
+        """Whether its process has ended."""
+        return bool(self._dead)
+
+    @property
+    def live(self) -> int:
+        """The number of its matchers."""
+        return self._made - self._gone - len(self.dropped)
+
+    def size(self) -> int:
+        """MiB that its process has for itself, 0 if that is not known."""
+        return self._host.size()
+
+    def number(self) -> int:
+        """A number for a new matcher."""
+        self._made += 1
+        return next(self._numbers)
+
+    def compiled(self, kind: str, text: str, options: dict[str, Any], seconds: float = 0.0) -> Matcher:
+        """The matcher of a grammar; UsageError names unsupported features, LimitExceeded a limit. seconds: of
+        processor time, 0: the process's limit."""
+        matcher, limit = Matcher(self, self.number()), dict[str, Any](seconds=seconds) if seconds else {}
+        with used(self._host):
+            self._host.send(do="compile", id=matcher.number, kind=kind, text=text, options=options, **limit)
             reply = self._host.receive()
-        except LimitExceeded as error:
-            raise UsageError(f"{self.what}: {error}") from None
         wrong = reply.error or reply.values["wrong"]
         if wrong:
             raise UsageError(f"{self.what}: {reason(wrong)}")
@@ -93,6 +117,7 @@ class MatcherGroup:
             try:
                 while self.dropped:
                     self._host.send(do="drop", id=self.dropped.popleft())
+                    self._gone += 1
                     self._waiting.append(None)
                 self._host.send(do=do, id=matcher.number, **message)
                 self._waiting.append(matcher if waits else None)
@@ -228,7 +253,7 @@ class Matcher:
 
     def deep_copy(self) -> Matcher:
         self._settle()
-        twin = Matcher(self._group, next(self._group.numbers))
+        twin = Matcher(self._group, self._group.number())
         twin._values, twin._mask, twin._moved = self._values, self._mask, self._moved
         self._group.send(self, "fork", waits=False, new=twin.number)
         return twin

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.constraints import _matcher_guest as guest
+from edgedec.constraints.compiling import Grammars
 from edgedec.constraints.remote import LocalHost, MatcherGroup
 from edgedec.errors import LimitExceeded, RuntimeUnavailable, TextError, UsageError
 from edgedec.extras import install_command
@@ -50,6 +51,11 @@ class Vocabulary:
     def _sandbox(self) -> Sandbox:
         setup = {"tokenizer": self.content, "eos": list(self.ends)}
         return Sandbox(Path(guest.__file__), setup, _LIMITS)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """The grammars that were compiled for it."""
+        return Grammars(self.matchers)
 
     def matchers(self, what: str) -> MatcherGroup:
         """A group for the matchers of one grammar, in one worker process."""

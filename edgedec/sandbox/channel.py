@@ -29,6 +29,10 @@ class Channel(Protocol):
         """Whether `receive` would return, or raise EOFError, within `seconds`."""
         ...
 
+    def interrupt(self) -> None:
+        """Make `receive`, in another thread, raise EOFError."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -89,6 +93,12 @@ class SocketChannel:
     def ready(self, seconds: float) -> bool:
         return bool(self._buffer) or bool(self._poll.poll(seconds * 1000))
 
+    def interrupt(self) -> None:
+        try:
+            self._end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
     def close(self) -> None:
         self._end.close()
 
@@ -138,6 +148,9 @@ class PipeChannel:
             except queue.Empty:
                 return False
         return True
+
+    def interrupt(self) -> None:
+        self._frames.put(None)
 
     def close(self) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -79,6 +80,18 @@ class GuestWorker:
             self.close()
             raise self.limits.exhausted()
         return Reply(values, blob, str(values.pop("error", "")))
+
+    def interrupt(self) -> None:
+        """Give up the request that another thread waits for: `receive` ends the process, and raises LimitExceeded."""
+        self._channel.interrupt()
+
+    def size(self) -> int:
+        """MiB of memory that the process shares with no other, 0 if that is not known."""
+        try:
+            lines = Path(f"/proc/{self._pid}/smaps_rollup").read_text("ascii").splitlines() if self._pid else []
+        except OSError:
+            return 0
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) >> 10
 
     def close(self) -> None:
         """End the process."""

@@ -1,0 +1,123 @@
+"""Compiles grammars: equal ones once, and small ones soon however many large ones there are.
+
+A grammar is tried for a moment first (`_TRY`), which is enough for most. One that needs more is compiled again from the
+start, in one of few places for such grammars; how many may wait for these is limited.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from edgedec.constraints.remote import Matcher, MatcherGroup
+from edgedec.errors import LimitExceeded, UsageError
+from edgedec.sandbox import enabled, stop
+
+# Seconds of processor time of a first attempt, and how many are made at a time; places for grammars that need more, and
+# how many such grammars there may be.
+_TRY, _TRIES, _PLACES, _MOST = 0.05, 4, 2, 16
+# Compiled grammars that are kept, and the most MiB of each; texts that may share one process.
+_KEPT, _LARGEST, _TEXTS = 8, 32, 16
+
+_tries, _places = threading.BoundedSemaphore(_TRIES), threading.BoundedSemaphore(_PLACES)
+_large = threading.BoundedSemaphore(_MOST)
+
+
+class ManyGrammars(UsageError):
+    """Too many grammars that take long to compile wait already."""
+
+
+class _Compile:
+    """A grammar that is being compiled: others that need it wait for `done`."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: UsageError | None = None
+
+
+class Grammars:
+    """The compiled grammars of one vocabulary. new_group: starts a worker process."""
+
+    def __init__(self, new_group: Callable[[str], MatcherGroup]) -> None:
+        self._new_group, self._lock = new_group, threading.Lock()
+        self._kept = OrderedDict[object, tuple[MatcherGroup, Matcher]]()
+        self._running: dict[object, _Compile] = {}
+
+    def matcher(self, kind: str, text: str, options: dict[str, Any]) -> Matcher:
+        """A matcher at the beginning of a text; UsageError for a grammar that cannot be followed."""
+        # A forked process must not use its parent's workers.
+        key = (os.getpid(), kind, text, json.dumps(options, sort_keys=True))
+        while True:
+            with self._lock:
+                if (found := self._shared(key)) is not None:
+                    return found
+                other = self._running.get(key)
+                if other is None:
+                    own = self._running[key] = _Compile()
+                    break
+            _wait(kind, other.done)
+            if other.error is not None:
+                raise UsageError(str(other.error))
+        try:
+            return self._compiled(key, kind, text, options)
+        except UsageError as error:
+            own.error = None if stop.stopped() or isinstance(error, ManyGrammars) else error
+            raise
+        finally:
+            with self._lock:
+                del self._running[key]
+            own.done.set()
+
+    def _shared(self, key: object) -> Matcher | None:
+        """Another matcher of a kept grammar."""
+        group, matcher = self._kept.get(key, (None, None))
+        if group is None or matcher is None:
+            return None
+        if group.dead or group.live > _TEXTS:
+            del self._kept[key]
+            return None
+        self._kept.move_to_end(key)
+        return matcher.deep_copy()
+
+    def _compiled(self, key: object, kind: str, text: str, options: dict[str, Any]) -> Matcher:
+        group, matcher = self._first(kind, text, options)
+        if group.size() > _LARGEST:
+            return matcher
+        with self._lock:
+            self._kept[key] = group, matcher
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            return matcher.deep_copy()
+
+    def _first(self, kind: str, text: str, options: dict[str, Any]) -> tuple[MatcherGroup, Matcher]:
+        """A compiled grammar in a new process."""
+        try:
+            try:
+                with stop.turn(_tries) if enabled() else nullcontext():
+                    group = self._new_group(kind)
+                    return group, group.compiled(kind, text, options, _TRY)
+            except LimitExceeded:
+                if stop.stopped():
+                    raise
+            if not _large.acquire(blocking=False):
+                raise ManyGrammars(f"{kind}: too many grammars that take long are being compiled; try again later")
+            try:
+                with stop.turn(_places):
+                    group = self._new_group(kind)
+                    return group, group.compiled(kind, text, options)
+            finally:
+                _large.release()
+        except LimitExceeded as error:
+            raise UsageError(f"{kind}: {error}") from None
+
+
+def _wait(kind: str, done: threading.Event) -> None:
+    try:
+        stop.wait(done)
+    except LimitExceeded as error:
+        raise UsageError(f"{kind}: {error}") from None
