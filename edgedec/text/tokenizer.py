@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.errors import TextError, UsageError
+from edgedec.text.encoding import Encoder, at_least
 from edgedec.text.surrogates import check_unicode
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Tokenizer:
         raw.no_truncation()
         raw.no_padding()
         self._raw = raw
-        self._lock = threading.Lock()
+        self._encoder = Encoder(raw)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -53,9 +53,12 @@ class Tokenizer:
         so text from strangers cannot forge one. `around`: add what the model expects around text (BOS);
         a rendered chat template brings its own."""
         check_unicode(text)
-        with self._lock, _named(f"text of {len(text)} characters cannot be encoded"):
-            self._raw.encode_special_tokens = not special
-            return list(self._raw.encode(text, add_special_tokens=special and around).ids)
+        with _named(f"text of {len(text)} characters cannot be encoded"):
+            return self._encoder.encode(text, special, around)
+
+    def at_least(self, text: str, most: int) -> int:
+        """A number of tokens that the text has at least, if that is more than `most`; 0 if it may have fewer."""
+        return at_least(text, most, lambda piece: len(self.encode(piece, around=False)))
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         """Text; special tokens are left out unless `special`. Ids outside the vocabulary have no text."""
