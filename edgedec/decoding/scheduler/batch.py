@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import perf_counter, sleep
 
@@ -46,19 +46,27 @@ _PAUSE = 0.0005
 
 
 class Batch:
-    """Sequences that step together, as many as `tokens` of cache allow; the others wait in the order they came.
+    """Sequences that step together, as many as `tokens` of cache allow; the others wait, mostly in the order they came.
 
     Not for two threads at once.
     """
 
     def __init__(
-        self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: SharedPrefixes | None = None
+        self,
+        runtime: Runtime,
+        *,
+        tokens: int = 1 << 20,
+        most: int = 256,
+        prefixes: SharedPrefixes | None = None,
+        order: Callable[[Sequence[Job]], Iterable[Job]] = list,
     ) -> None:
         """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
-        batches."""
-        self._runtime, self._tokens, self._most = runtime, tokens, most
+        batches; order: in which waiting sequences start, those that came first in front."""
+        self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
+        # Sequences above `most` that may start, if there is room for them.
+        self.extra = 0
         # The time between forwards, and the part of it since the last forward.
         self._gaps, self._since_last = Gaps(), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
@@ -169,11 +177,12 @@ class Batch:
 
     def _admit(self) -> None:
         self._retire()
-        if not self._waiting or len(self._running) >= self._most:
+        most = self._most + self.extra
+        if not self._waiting or len(self._running) >= most:
             return
         self._waiting = deque(job for job in self._waiting if not job.done)
-        for job in list(self._waiting):
-            if len(self._running) >= self._most:
+        for job in self._order(tuple(self._waiting)):
+            if len(self._running) >= most:
                 return
             match = self._match(job)
             if match is None:
