@@ -20,7 +20,7 @@ def serving(model: edgedec.Model | Sequence[Any], **settings: Any) -> Iterator[t
     """(its address, the `Server`) of a model, or of model sources; `settings` of `Settings`, those of `ServerLimits`
     among them, and `adapters` of the model."""
     from edgedec.server.app import build
-    from edgedec.server.engine import ServerLimits
+    from edgedec.server.limits import ServerLimits
     from edgedec.server.listen import bound, make
     from edgedec.server.pool import ModelSource
     from edgedec.server.service import Server, Settings
@@ -31,7 +31,7 @@ def serving(model: edgedec.Model | Sequence[Any], **settings: Any) -> Iterator[t
     sources = [ModelSource.of(model, adapters)] if isinstance(model, edgedec.Model) else model
     server = Server(sources, Settings(limits=limits, **settings))
     place = bound("127.0.0.1", 0)
-    running = make(build(server), server.drain, grace=1)
+    running = make(build(server), server.drain, grace=1, limits=server.settings.connections)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
     try:

@@ -16,7 +16,7 @@ from edgedec.errors import EdgedecError, UsageError
 if TYPE_CHECKING:
     import edgedec
     from edgedec.runtime import Adapter
-    from edgedec.server.engine import ServerLimits
+    from edgedec.server.limits import ServerLimits
     from edgedec.server.pool import ModelSource
 
 # A split GGUF file is opened by its first part.

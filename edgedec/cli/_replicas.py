@@ -53,9 +53,10 @@ class ReplicaCommand:
 
     def make(self, number: int, key: str) -> Replica:
         from edgedec.server.replicas.processes import Replica
+        from edgedec.server.service import ROUTED
 
         command = [sys.executable, "-m", "edgedec.cli._replica", "serve", *self.arguments(number)]
-        return Replica(number, command, {"EDGEDEC_API_KEY": key})
+        return Replica(number, command, {"EDGEDEC_API_KEY": key, ROUTED: "1"})
 
 
 def _gpu(engine: str, number: int) -> int:

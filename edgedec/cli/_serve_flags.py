@@ -15,6 +15,7 @@ from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgedec.server.access import AccessPolicy
+    from edgedec.server.limits import ConnectionLimits
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,25 @@ class LimitFlags:
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens that a request may ask for; 0: no limit.")
     ] = 0
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes that a request may have.")] = 4 << 20
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=0, help="Bytes that a request may have. 0: 1 MiB and 32 for each token.")
+    ] = 0
+    header_timeout: Annotated[
+        float, typer.Option("--header-timeout", min=0.1, help="Seconds that the header of a request may take.")
+    ] = 10.0
+    body_timeout: Annotated[
+        float,
+        typer.Option("--body-timeout", min=0.1, help="Seconds without progress of a body, or of an unread answer."),
+    ] = 30.0
+    idle_timeout: Annotated[
+        float, typer.Option("--idle-timeout", min=0.1, help="Seconds that a connection is kept without a request.")
+    ] = 60.0
+
+    @property
+    def connections(self) -> ConnectionLimits:
+        from edgedec.server.limits import ConnectionLimits
+
+        return ConnectionLimits(self.header_timeout, self.body_timeout, self.idle_timeout)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,12 @@ from edgedec.text import template as chat_templates
 
 if TYPE_CHECKING:
     from edgedec.server.access import AccessPolicy
+    from edgedec.server.limits import ConnectionLimits
     from edgedec.server.replicas.router import RouterSettings
     from edgedec.server.service import Server
+
+# Tokens of a context that a router, which opens no model, takes for the longest.
+_LONG = 1 << 18
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -70,12 +74,14 @@ def serve(
     if log_requests:
         _log_requests()
     if replicas > 1:
+        from edgedec.server.limits import most_body
         from edgedec.server.replicas.router import RouterSettings
 
         each, folder = threads_of_each(machine.threads, replicas), str(room.offload or "")
         memory = sources.memory // replicas
         command = ReplicaCommand(shared_words(context), each, memory, folder, machine.device, machine.engine)
-        _listen_for(command, replicas, RouterSettings(policy, room.slots, limits.max_body), place)
+        most = limits.max_body or most_body(machine.ctx_size or _LONG)
+        _listen_for(command, replicas, RouterSettings(policy, room.slots, most, limits.connections), place)
     else:
         _serve_here(_server(sources, room, limits, machine, template, policy), place)
 
@@ -100,9 +106,9 @@ def _server(
     access: AccessPolicy,
 ) -> Server:
     """The server of one model, or of a folder of them."""
-    from edgedec.server.engine import ServerLimits
+    from edgedec.server.limits import ServerLimits
     from edgedec.server.memory import share_pools
-    from edgedec.server.service import MOST, Server, Settings
+    from edgedec.server.service import MOST, ROUTED, Server, Settings
 
     share_pools()
     chat_templates.start()
@@ -121,7 +127,15 @@ def _server(
         *models, most = opening.only(sources.model or "nano", lora, most)
     else:
         models = opening.folder(sources.models, sources.model, lora, most)
-    settings = Settings(most, access, limits.max_body, limits.max_tokens or MOST, memory=sources.memory)
+    settings = Settings(
+        most,
+        access,
+        limits.max_body,
+        limits.max_tokens or MOST,
+        memory=sources.memory,
+        connections=limits.connections,
+        routed=os.environ.get(ROUTED) == "1",
+    )
     return Server(models, settings)
 
 
@@ -129,7 +143,8 @@ def _serve_here(server: Server, place: ListenFlags) -> None:
     """Serve in this process, which ends if a device is lost."""
     from edgedec.server.app import build
 
-    _listen(build(server), server.drain, server.title, place, lambda: bool(server.lost))
+    limits = server.settings.connections
+    _listen(build(server), server.drain, server.title, place, limits, lambda: bool(server.lost))
     if server.lost:
         print(f"edgedec: the device is lost: {server.lost}; the server ends", file=sys.stderr, flush=True)
         os._exit(1)  # a lost device's resources cannot be freed, and an attempt may hang
@@ -142,7 +157,7 @@ def _listen_for(command: ReplicaCommand, count: int, settings: RouterSettings, p
 
     router = Router(command.make, count, settings, GRACE)
     router.start()
-    _listen(router.app(), router.drain, f"{count} replicas", place)
+    _listen(router.app(), router.drain, f"{count} replicas", place, settings.connections)
 
 
 def _listen(
@@ -150,6 +165,7 @@ def _listen(
     drain: Callable[[], None],
     title: str,
     place: ListenFlags,
+    limits: ConnectionLimits,
     failed: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until it has failed; then reject new requests, and give running ones ten
@@ -167,4 +183,4 @@ def _listen(
 
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a requested end is not a failure
-    listen(app, drain, place.host, place.port, ready, failed)
+    listen(app, drain, place.host, place.port, ready, failed, limits)

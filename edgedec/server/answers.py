@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -66,15 +66,24 @@ class StreamAnswer(Response):
 @asynccontextmanager
 async def while_connected(receive: Receive, run: Submission) -> AsyncIterator[None]:
     """Cancel the run when the client disconnects, and in any case at the end."""
+    try:
+        async with on_disconnect(receive, run.cancel):
+            yield
+    finally:
+        run.cancel()
+
+
+@asynccontextmanager
+async def on_disconnect(receive: Receive, act: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `act` when the client disconnects."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        run.cancel()
+        act()
 
     watcher = asyncio.create_task(watch())
     try:
         yield
     finally:
         watcher.cancel()
-        run.cancel()

@@ -68,6 +68,12 @@ class TextRequest:
         """The number of texts that are generated for each prompt."""
         return self.best_of or self.n
 
+    @property
+    def size(self) -> int:
+        """The characters or tokens of its prompts."""
+        contents = [message["content"] for message in self.messages]
+        return sum(map(len, (*contents, *self.prompts, self.suffix, self.before)))
+
 
 def chat(raw: bytes) -> TextRequest:
     """A request for /v1/chat/completions."""

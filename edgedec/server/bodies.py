@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from math import isinf
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from starlette.requests import ClientDisconnect
 
 from edgedec.server.errors import APIError
 from edgedec.server.schema import Schema, check
@@ -15,22 +19,43 @@ if TYPE_CHECKING:
 
 # Deeper than any request needs, and far below Python's recursion limit.
 MOST_DEPTH = 100
+# Of a body that is too large, read before it is refused.
+_DISCARDED, _DISCARD_SECONDS = 16 << 20, 5.0
 
 
 async def read_body(request: Request, most: int, seconds: float) -> bytes:
-    """The bytes of a request's body; APIError 413 for more than `most`, 408 if they take too long."""
-    body = bytearray()
+    """The bytes of a request's body; APIError 413 for more than `most`, 408 if none come for so many seconds, 400 if
+    the client leaves."""
+    body, parts = bytearray(), aiter(request.stream())
     if int(request.headers.get("content-length", "0")) > most:
+        await _discard(parts)
         raise _too_large(most)
     try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                body += part
-                if len(body) > most:
-                    raise _too_large(most)
+        while True:
+            async with asyncio.timeout(seconds):
+                part = await anext(parts, None)
+            if part is None:
+                return bytes(body)
+            body += part
+            if len(body) > most:
+                await _discard(parts)
+                raise _too_large(most)
     except TimeoutError:
-        raise APIError(408, "the request's body came too slowly", code="timeout") from None
-    return bytes(body)
+        message = f"nothing more of the request's body came for {seconds:g} s"
+        raise APIError(408, message, code="timeout") from None
+    except ClientDisconnect:
+        raise APIError(400, "the request's body broke off", code="incomplete_body") from None
+
+
+async def _discard(parts: AsyncIterator[bytes]) -> None:
+    """Read the rest of a body that is refused: a client that is still sending would not see the answer."""
+    left = _DISCARDED
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            async for part in parts:
+                left -= len(part)
+                if left < 0:
+                    return
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -78,4 +103,4 @@ def depth(value: Any) -> int:
 
 
 def _too_large(most: int) -> APIError:
-    return APIError(413, f"the request's body is larger than {most} bytes", code="body_too_large")
+    return APIError(413, f"the request's body is larger than {most} bytes (--max-body)", code="body_too_large")

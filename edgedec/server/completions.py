@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from edgedec.constraints.compiling import ManyGrammars
 from edgedec.constraints.given import GivenConstraint, compiled
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.logits import LogitsProcessor
@@ -23,6 +24,10 @@ from edgedec.server.infill import infill
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint
     from edgedec.model import Model
+
+
+# Seconds after which one of the grammars that take long is compiled or refused.
+_LARGE_WAIT = 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def completions(
         raise APIError(400, f"max_tokens: this server allows {most} at most", "max_tokens", "invalid_value")
     try:
         config = _config(model, request)
-        prompts = _read_prompts(model, request)
+        prompts = _read_prompts(model, request, context)
         constraint = _constraint(model, request, prompts)
     except EdgedecError as error:
         raise APIError(400, str(error), code="invalid_value") from None
@@ -76,7 +81,7 @@ def completions(
 def tokens_of(model: Model, prompts: Sequence[Prompt], context: int) -> list[tuple[int, ...]]:
     """Tokens of each text to embed."""
     try:
-        found = [_ids(model, prompt) for prompt in prompts]
+        found = [_ids(model, prompt, context, "input") for prompt in prompts]
     except EdgedecError as error:
         raise APIError(400, str(error), "input", "invalid_value") from None
     for ids in found:
@@ -98,17 +103,19 @@ def _config(model: Model, request: TextRequest) -> GenerationConfig:
     return config
 
 
-def _read_prompts(model: Model, request: TextRequest) -> list[_Prompt]:
+def _read_prompts(model: Model, request: TextRequest, context: int) -> list[_Prompt]:
     """Tokens of each prompt, and its text if it is to be echoed."""
     tokenizer = model.tokenizer
     if request.messages:
         text = tools.prompt(model, request.messages, request.tools, request.variables)
+        _check_length(model, text, context)
         ids = _joined(model, request.before, tuple(tokenizer.encode(text, around=False)))
         return [_Prompt(ids, thinks=thinking.begins_thinking(text))]
     found = []
     for prompt in request.prompts:
-        ids = _joined(model, request.before, _ids(model, prompt))
+        ids = _joined(model, request.before, _ids(model, prompt, context))
         if request.suffix:
+            _check_length(model, request.suffix, context, "suffix")
             ids = infill(tokenizer, ids, request.suffix)
         before = prompt if isinstance(prompt, str) else tokenizer.decode(ids)
         found.append(_Prompt(ids, before if request.echo else ""))
@@ -119,11 +126,24 @@ def _joined(model: Model, before: tuple[int, ...], ids: tuple[int, ...]) -> tupl
     """A prompt after the tokens of an earlier text, without a second BOS token."""
     if before and ids and before[0] == ids[0] and ids[0] in model.tokenizer.hidden:
         ids = ids[1:]
-    return *_ids(model, before), *ids
+    return *_inside(model, before), *ids
 
 
-def _ids(model: Model, prompt: Prompt) -> tuple[int, ...]:
-    ids = tuple(model.tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
+def _ids(model: Model, prompt: Prompt, context: int, name: str = "prompt") -> tuple[int, ...]:
+    """The tokens of a prompt; APIError 400 for a text of more than fit, before all of it is read."""
+    if isinstance(prompt, str):
+        _check_length(model, prompt, context, name)
+        return tuple(model.tokenizer.encode(prompt))
+    return _inside(model, prompt)
+
+
+def _check_length(model: Model, text: str, context: int, name: str = "prompt") -> None:
+    if count := model.tokenizer.at_least(text, context):
+        raise _too_long(f"at least {count}", context, name)
+
+
+def _inside(model: Model, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens, which the vocabulary must have."""
     outside = next((token for token in ids if not 0 <= token < model.spec.vocab_size), None)
     if outside is not None:
         raise UsageError(f"prompt: token {outside} is outside the vocabulary of {model.spec.vocab_size}")
@@ -134,13 +154,13 @@ def _room(ids: tuple[int, ...], context: int, name: str = "prompt") -> int:
     if not ids:
         raise APIError(400, f"{name}: is empty; give at least one token", name, "invalid_value")
     if len(ids) >= context:
-        raise APIError(
-            400,
-            f"{name}: {len(ids)} tokens do not fit a context of {context}; shorten it",
-            name,
-            "context_length_exceeded",
-        )
+        raise _too_long(str(len(ids)), context, name)
     return context - len(ids)
+
+
+def _too_long(count: str, context: int, name: str) -> APIError:
+    message = f"{name}: {count} tokens do not fit a context of {context}; shorten it"
+    return APIError(400, message, name, "context_length_exceeded")
 
 
 def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ...]:
@@ -163,6 +183,8 @@ def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) 
             found = compiled(model, wanted.kind, wanted.text)
         else:
             return None
+    except ManyGrammars as error:
+        raise APIError(429, f"{name}: {error}", name, "queue_full", wait=_LARGE_WAIT) from None
     except UsageError as error:
         raise APIError(400, f"{name}: {error}", name, "invalid_value") from None
     close = model.tokenizer.id(thinking.CLOSE) if prompts[0].thinks else None

@@ -1,8 +1,8 @@
 """One thread that owns the batch; requests come from the event loop, events go back to it.
 
 Every text is a session of its own, submitted to one `Batch`, which admits at most `slots` texts, whose caches hold at
-most `room` tokens, in the order of arrival. A text with the prefix of an earlier one continues from its cache. Requests
-above the queue's limit are rejected at once. After the loss of the device all requests are rejected.
+most `room` tokens, in fair shares (`fairness`). A text with the prefix of an earlier one continues from its cache.
+Requests above the queue's limit are rejected at once. After the loss of the device all requests are rejected.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from edgedec.cache.offload import Offload
 from edgedec.decoding.messages import Stats
-from edgedec.decoding.scheduler.batch import Batch
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.drafters import Tables
-from edgedec.errors import UsageError
 from edgedec.runtime import Adapter
 from edgedec.runtime.registry import available_cores, device_lost, device_said
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
+from edgedec.server.fairness import has_place, seconds_until, starves, turns
+from edgedec.server.limits import ServerLimits
 from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
 
 if TYPE_CHECKING:
@@ -34,42 +35,9 @@ if TYPE_CHECKING:
     from edgedec.session import Session
 
 log = logging.getLogger("edgedec.server")
-# Seconds that the engine waits for the event loop, which may be busy with something else.
-_LONGEST_WAIT = 0.02
-
-
-@dataclass(frozen=True)
-class ServerLimits:
-    """slots: texts at a time, of `context` tokens each; tokens: the most tokens in all caches, 0: as many as the slots
-    need; queue: the most waiting requests; seconds: the time limit of a request; offload: a folder for ended texts that
-    the caches have no room for, and its size limit in bytes, 0: none; held: the most tokens of a text in the cache at a
-    time, 0: all."""
-
-    slots: int = 4
-    context: int = 1024
-    queue: int = 64
-    seconds: float = 600.0
-    speculate: str = "auto"
-    tokens: int = 0
-    offload: tuple[str, int] = ("", 0)
-    held: int = 0
-
-    def __post_init__(self) -> None:
-        if 0 < self.tokens < self.each:
-            raise UsageError(
-                f"{self.tokens} tokens for all caches: a text of {self.context} would never fit; allow more, or take "
-                "a smaller context"
-            )
-
-    @property
-    def each(self) -> int:
-        """The most cache tokens of a text."""
-        return self.held or self.context
-
-    @property
-    def room(self) -> int:
-        """Tokens in all caches."""
-        return self.tokens or self.slots * self.each
+# Seconds that the engine waits for the event loop, which may be busy with something else; the weight of a text in the
+# mean time that texts take.
+_LONGEST_WAIT, _PACE = 0.02, 0.1
 
 
 class EngineThread:
@@ -83,17 +51,17 @@ class EngineThread:
         self.model, self.limits, self._on_end = model, limits, on_end
         folder, size = limits.offload
         self.offload = Offload(folder, size) if size else None
-        self._batch = self._new_batch()
         self._tables: Tables = {}
         # Unused, but keeps shared objects such as draft heads open between requests.
         self._kept: Session | None = None
         self._new: deque[EngineRequest] = deque()
         self._requests: list[EngineRequest] = []
+        self._batch = self._new_batch()
         self._changed = threading.Condition()
         self._posts: list[tuple[Submission, Event]] = []
         # A forward on all cores loses less by beginning late than by waiting for a thread that lost its core.
         self._waits, self._written = model.runtime.capabilities.threads >= available_cores(), threading.Event()
-        self._held, self._counts = 0, (0, 0)
+        self._held, self._counts, self._each = 0, (0, 0), 0.0
         self._draining = self._closed = False
         # The device's message when it was lost, in one line; "" while it works.
         self.lost = ""
@@ -127,18 +95,18 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def generate(self, completions: Sequence[Completion]) -> Submission:
+    def generate(self, completions: Sequence[Completion], client: str = "") -> Submission:
         """All texts of an HTTP request, or APIError 429 or 503 for all of them."""
-        run, deadline = Submission(len(completions), self._cancel), monotonic() + self.limits.seconds
+        run, deadline = Submission(len(completions), self._cancel, client), monotonic() + self.limits.seconds
         requests = [
             GenerationRequest(run, i, completion.ids, deadline, self._post, completion=completion)
             for i, completion in enumerate(completions)
         ]
         return self._submit(run, requests)
 
-    def embed(self, texts: Sequence[tuple[int, ...]], adapter: Adapter | None = None) -> Submission:
+    def embed(self, texts: Sequence[tuple[int, ...]], adapter: Adapter | None = None, client: str = "") -> Submission:
         """Texts to embed."""
-        run, deadline = Submission(len(texts), self._cancel), monotonic() + self.limits.seconds
+        run, deadline = Submission(len(texts), self._cancel, client), monotonic() + self.limits.seconds
         requests = [EmbeddingRequest(run, i, ids, deadline, self._post, adapter=adapter) for i, ids in enumerate(texts)]
         return self._submit(run, requests)
 
@@ -171,10 +139,12 @@ class EngineThread:
                 raise APIError(503, f"the device is lost: {self.lost}", code="device_lost", wait=5)
             if self._draining:
                 raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
-            if len(self._requests) + len(requests) > most:
-                raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=1)
+            if not has_place(self._requests, requests[0].owner, len(requests), most):
+                wait = self._seconds_until(len(self._requests) + len(requests) - most)
+                raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=wait)
             self._new.extend(requests)
             self._requests.extend(requests)
+            self._counts = (0, 0)
             self._changed.notify()
         return run
 
@@ -185,6 +155,12 @@ class EngineThread:
                 if request.run is run and not request.finish:
                     request.finish = "cancelled"
             self._changed.notify()
+
+    def _seconds_until(self, places: int) -> int:
+        """Seconds until so many texts have ended, by their present speed; not more than a request may take."""
+        found = (request.progress() for request in self._requests if request.started)
+        running = [progress for progress in found if progress is not None]
+        return min(seconds_until(places, running, self._each), max(int(self.limits.seconds), 1))
 
     # -- the engine's thread
 
@@ -239,6 +215,8 @@ class EngineThread:
         if isinstance(event, EndEvent):
             with self._changed:
                 self._requests.remove(request)
+                taken = sum(event.seconds[1:])
+                self._each += (taken - self._each) * (_PACE if self._each else 1.0)
             self._on_end(event)
 
     def _note_lost(self, error: Exception) -> None:
@@ -266,6 +244,7 @@ class EngineThread:
         counts = (len(self._requests), self.running)
         if counts != self._counts:  # only starts and ends change it
             self._counts, self._held = counts, self._batch.held()
+            self._batch.extra = int(starves(self._requests.copy()))
         posts, self._posts = self._posts, []
         if posts and self._loop is not None:
             self._written.clear()
@@ -276,7 +255,8 @@ class EngineThread:
 
     def _new_batch(self) -> Batch:
         prefixes = SharedPrefixes(self.model.runtime.capabilities, self.offload)
-        return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots, prefixes=prefixes)
+        order, room = partial(_fairly, self._requests), self.limits.room
+        return Batch(self.model.runtime, tokens=room, most=self.limits.slots, prefixes=prefixes, order=order)
 
     def _new_session(self, adapter: Adapter | None = None) -> Session:
         self._kept = self._kept or self._open_session(1)
@@ -285,6 +265,15 @@ class EngineThread:
     def _open_session(self, context: int, adapter: Adapter | None = None) -> Session:
         speculate = self.limits.speculate
         return self.model.session(context=context, speculate=speculate, tables=self._tables, adapter=adapter)
+
+
+def _fairly(requests: Sequence[EngineRequest], waiting: Sequence[Job]) -> Iterator[Job]:
+    """The waiting jobs in fair turns; requests: all of the engine."""
+    owners = {request.job: request for request in requests if request.job is not None}
+    running = [request for request in owners.values() if request.started]
+    for request in turns([owners[job] for job in waiting if job in owners], running):
+        assert request.job is not None
+        yield request.job
 
 
 def _told(error: Exception) -> str:

@@ -24,8 +24,9 @@ from edgedec.errors import EdgedecError
 from edgedec.policies import FULL
 from edgedec.runtime import Adapter
 from edgedec.runtime.memory import check_memory
-from edgedec.server.engine import EngineThread, ServerLimits
+from edgedec.server.engine import EngineThread
 from edgedec.server.errors import APIError
+from edgedec.server.limits import ServerLimits
 from edgedec.server.memory import release_memory
 from edgedec.server.requests import EndEvent
 from edgedec.spec import ModelSpec

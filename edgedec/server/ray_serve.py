@@ -60,7 +60,7 @@ class Deployment:
         import edgedec
         from edgedec.server.access import AccessPolicy
         from edgedec.server.app import build
-        from edgedec.server.engine import ServerLimits
+        from edgedec.server.limits import ServerLimits
         from edgedec.server.pool import ModelSource, fitted
         from edgedec.server.service import Server, Settings
 

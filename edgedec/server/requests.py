@@ -17,6 +17,7 @@ from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.errors import RuntimeUnavailable
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 from edgedec.server.completions import Completion
+from edgedec.server.fairness import Owner, TextProgress
 from edgedec.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ NewSession = Callable[[Adapter | None], "Session"]
 
 
 class Submission:
-    """The texts of one HTTP request, for the event loop: their events, and cancellation."""
+    """The texts of one HTTP request, for the event loop: their events, and cancellation. `client`: whose it is."""
 
-    def __init__(self, count: int, cancel: Callable[[Submission], None]) -> None:
-        self._left, self._cancel = count, cancel
+    def __init__(self, count: int, cancel: Callable[[Submission], None], client: str = "") -> None:
+        self._left, self._cancel, self.client = count, cancel, client
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
     def post(self, event: Event) -> None:
@@ -104,6 +105,15 @@ class EngineRequest:
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
+
+    @property
+    def owner(self) -> Owner:
+        """For its share of slots and places."""
+        return Owner(self.run.client, self.run)
+
+    def progress(self) -> TextProgress | None:
+        """How far a running text is, if that is known."""
+        return None
 
     def submit(self, model: Model, new_session: NewSession, batch: Batch) -> None:
         """Add it to the batch."""
@@ -150,6 +160,11 @@ class GenerationRequest(EngineRequest):
         self._session = new_session(self.completion.adapter)
         self._text = TextStream(model.tokenizer, config.stop, self.ids)
         self.job = self._session.submit(batch, self.ids, self._on_token, config, self.on_start, scores)
+
+    def progress(self) -> TextProgress | None:
+        assert self.completion is not None
+        most = self.completion.config.max_tokens
+        return None if most is None else TextProgress(monotonic() - self.started, self._session.stats.generated, most)
 
     def _on_scores(self, tokens: list[Token]) -> None:
         self.post(self, PromptEvent(self.index, tuple(tokens)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,15 +52,15 @@ class OpenAIRoutes:
         return await self._generate(request, api.completion)
 
     async def _generate(self, request: Request, parse: Callable[[bytes], api.TextRequest]) -> Response:
-        wanted = parse(await self._server.body(request))
-        started = await self._server.generate(wanted)
+        wanted = await self._server.read(request, parse)
+        started = await self._server.generate(request, wanted)
         target = started.target
         response = TextResponse(started.run, started.completions, wanted, target.name, target.model.tokenizer)
         answer = response.chunks() if wanted.stream else response.whole
         return await self._server.answer(request, started.run, answer)
 
     async def embeddings(self, request: Request) -> Response:
-        wanted, packed = api.embedding(await self._server.body(request))
+        wanted, packed = await self._server.read(request, api.embedding)
         target, ends = await self._server.embed(request, wanted)
         data = [
             {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, packed)}
@@ -79,18 +80,18 @@ class OpenAIRoutes:
         return JsonAnswer(next(card for card in self._cards(source) if card["id"] == (adapter or source.name)))
 
     async def tokenize(self, request: Request) -> Response:
-        body = checked(await self._server.body(request), fields.TOKENIZE)
+        body = await self._server.read(request, partial(checked, schema=fields.TOKENIZE))
         if ("prompt" in body) == ("messages" in body):
             raise APIError(400, "prompt: give it or messages", "prompt", "invalid_value")
         async with self._server.pool.use(api.target_of(body)) as target:
-            ids = await run_in_threadpool(_named, _tokens, target, body)
-        return JsonAnswer(_counted(target, ids, bool(body.get("return_token_strs"))))
+            answer: Response = await run_in_threadpool(_named, _tokenized, target, body)
+        return answer
 
     async def detokenize(self, request: Request) -> Response:
-        body = checked(await self._server.body(request), fields.DETOKENIZE)
+        body = await self._server.read(request, partial(checked, schema=fields.DETOKENIZE))
         async with self._server.pool.use(api.target_of(body)) as target:
-            text = await run_in_threadpool(_named, _text, target, body)
-        return JsonAnswer({"prompt": text})
+            answer: Response = await run_in_threadpool(_named, _text, target, body)
+        return answer
 
     def _cards(self, source: ModelSource) -> list[Json]:
         """The cards of the model and of its adapters."""
@@ -123,18 +124,21 @@ def _tokens(target: ModelTarget, body: Mapping[str, Any]) -> list[int]:
     return tokenizer.encode(text, around=bool(body.get("add_special_tokens", False)))
 
 
-def _text(target: ModelTarget, body: Mapping[str, Any]) -> str:
-    return target.model.tokenizer.decode(map(int, body["tokens"]))
+def _text(target: ModelTarget, body: Mapping[str, Any]) -> Response:
+    return JsonAnswer({"prompt": target.model.tokenizer.decode(map(int, body["tokens"]))})
 
 
-def _counted(target: ModelTarget, ids: list[int], strings: bool) -> Json:
-    tokenizer = target.model.tokenizer
-    return {
-        "count": len(ids),
-        "max_model_len": target.engine.limits.context,
-        "tokens": ids,
-        "token_strs": [tokenizer.token(token) for token in ids] if strings else None,
-    }
+def _tokenized(target: ModelTarget, body: Mapping[str, Any]) -> Response:
+    """The whole answer: of a long text its JSON takes time too."""
+    ids, tokenizer = _tokens(target, body), target.model.tokenizer
+    return JsonAnswer(
+        {
+            "count": len(ids),
+            "max_model_len": target.engine.limits.context,
+            "tokens": ids,
+            "token_strs": [tokenizer.token(token) for token in ids] if body.get("return_token_strs") else None,
+        }
+    )
 
 
 def _vector(vector: NDArray[np.float32], packed: bool) -> list[float] | str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from edgedec.server.access import AccessPolicy
@@ -16,10 +14,13 @@ from edgedec.server.answers import JsonAnswer, StreamAnswer, while_connected
 from edgedec.server.api import TextRequest
 from edgedec.server.bodies import read_body
 from edgedec.server.completions import Completion, completions, tokens_of
-from edgedec.server.engine import EngineThread, ServerLimits
+from edgedec.server.engine import EngineThread
 from edgedec.server.errors import APIError
+from edgedec.server.fairness import client_of
+from edgedec.server.limits import ConnectionLimits, ServerLimits, most_body
 from edgedec.server.metrics import Metrics
-from edgedec.server.pool import ModelPool, ModelSource, ModelTarget
+from edgedec.server.pool import ModelPool, ModelSource, ModelTarget, limits_of
+from edgedec.server.preparing import LARGE, Preparation
 from edgedec.server.requests import EndEvent, Submission
 
 if TYPE_CHECKING:
@@ -27,23 +28,25 @@ if TYPE_CHECKING:
 
 # No server-side limit: a text ends with its context.
 MOST = 1 << 31
-# Constraints that are compiled at a time.
-_COMPILING = 8
+# The header in which a router names the client of a request; set to 1 in the environment of what stands behind one.
+CLIENT_HEADER, ROUTED = "edgedec-client", "EDGEDEC_ROUTED"
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """limits: of each model's engine; body: bytes of a request; most: tokens of a text; body_seconds: time for it;
-    memory: bytes that loaded models may take together, 0: any; kept: bytes of responses that are kept for
-    `previous_response_id`."""
+    """limits: of each model's engine; body: bytes of a request, 0: as many as the context needs; most: tokens of a
+    text; memory: bytes that loaded models may take together, 0: any; kept: bytes of responses that are kept for
+    `previous_response_id`; connections: time limits; routed: a router stands before it, which names its clients."""
 
     limits: ServerLimits = field(default_factory=ServerLimits)
     access: AccessPolicy = field(default_factory=AccessPolicy)
-    body: int = 4 << 20
+    body: int = 0
     most: int = MOST
-    body_seconds: float = 30.0
     memory: int = 0
     kept: int = 64 << 20
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    routed: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class Server:
 
     def __init__(self, sources: Sequence[ModelSource], settings: Settings) -> None:
         self.settings, self.metrics = settings, Metrics()
-        self._compiling: CapacityLimiter | None = None
+        self._preparation = Preparation()
+        contexts = [limits_of(settings.limits, source.bundle.manifest.spec).context for source in sources]
+        self._most_body = settings.body or most_body(max(contexts))
         self.pool = ModelPool(sources, settings.limits, settings.memory, self.metrics.on_end)
 
     @property
@@ -83,22 +88,23 @@ class Server:
         """Reject new and waiting requests; running ones continue."""
         self.pool.drain()
 
-    async def generate(self, wanted: TextRequest) -> RunningTexts:
+    async def generate(self, request: Request, wanted: TextRequest) -> RunningTexts:
         """Start the texts of a request."""
-        # A grammar may take seconds to compile: such requests have threads of their own, so no other waits for one.
-        self._compiling = self._compiling or CapacityLimiter(_COMPILING)
-        limiter = None if wanted.constraint is None and wanted.tools is None else self._compiling
         async with self.pool.use(wanted.target) as target:
-            context, most = target.engine.limits.context, self.settings.most
-            read = partial(completions, target.model, wanted, context, most, target.adapter)
-            found = await to_thread.run_sync(read, limiter=limiter)
-            return RunningTexts(target, found, target.engine.generate(found))
+            limits, most = target.engine.limits, self.settings.most
+            read = partial(completions, target.model, wanted, limits.context, most, target.adapter)
+            if wanted.constraint is None and wanted.tools is None:
+                found = await self._preparation.read(read, wanted.size)
+            else:
+                found = await self._preparation.compile(read, request.receive, limits.seconds)
+            return RunningTexts(target, found, target.engine.generate(found, self._client(request)))
 
     async def embed(self, request: Request, wanted: TextRequest) -> tuple[ModelTarget, list[EndEvent]]:
         """The embeddings of a request's prompts."""
         async with self.pool.use(wanted.target) as target:
-            texts = await run_in_threadpool(tokens_of, target.model, wanted.prompts, target.engine.limits.context)
-            run = target.engine.embed(texts, target.adapter)
+            read = partial(tokens_of, target.model, wanted.prompts, target.engine.limits.context)
+            texts = await self._preparation.read(read, wanted.size)
+            run = target.engine.embed(texts, target.adapter, self._client(request))
         async with while_connected(request.receive, run):
             ends = [event async for events in run.events() for event in events if isinstance(event, EndEvent)]
         for end in ends:
@@ -124,7 +130,18 @@ class Server:
         """The body, which must be JSON, because browsers send forms of any page without a CORS check."""
         if not _is_json(request):
             raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
-        return await read_body(request, self.settings.body, self.settings.body_seconds)
+        return await read_body(request, self._most_body, self.settings.connections.body)
+
+    async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
+        """The parsed body. A large one is parsed in a thread, one at a time, so that no text waits for it."""
+        raw = await self.body(request)
+        return parse(raw) if len(raw) < LARGE else await self._preparation.read(partial(parse, raw), len(raw))
+
+    def _client(self, request: Request) -> str:
+        """Whose request it is: that of an address."""
+        if self.settings.routed:
+            return request.headers.get(CLIENT_HEADER, "")
+        return "" if request.client is None else client_of(request.client.host)
 
 
 def _is_json(request: Request) -> bool:

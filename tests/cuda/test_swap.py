@@ -127,7 +127,7 @@ def test_a_server_does_not_start_where_one_text_does_not_fit(nano: Path, monkeyp
     """Or the text that comes to need more would end all others with it."""
     from edgedec.cli._flags import KV, TemplateFlags
     from edgedec.cli._model_opening import ModelOpening
-    from edgedec.server.engine import ServerLimits
+    from edgedec.server.limits import ServerLimits
 
     size = edgedec.open(nano, engine="cuda", kv="int8").runtime._pool.page_bytes  # type: ignore[attr-defined]
     opening = ModelOpening("cuda", 1, KV("int8"), "off", TemplateFlags(), device_cache=5 * size + 1)

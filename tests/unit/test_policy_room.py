@@ -21,7 +21,7 @@ from edgedec.policies import FAMILY, TextSize
 from edgedec.policies._admission import evicted_peak
 from edgedec.runtime import PAGE, Call, CallResult
 from edgedec.runtime import memory as refusal
-from edgedec.server.engine import ServerLimits
+from edgedec.server.limits import ServerLimits
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 

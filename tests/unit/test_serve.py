@@ -442,7 +442,7 @@ def test_a_full_queue_is_a_429_and_those_who_leave_make_room(model: edgedec.Mode
             wait_for(lambda: engine.waiting == 1)
             full = ask.post("/v1/completions", json=body)
             assert full.status_code == 429
-            assert full.headers["retry-after"] == "1"
+            assert 1 <= int(full.headers["retry-after"]) <= 600
             assert full.json()["error"]["code"] == "queue_full"
             first.close()
             hold.set()
@@ -675,7 +675,7 @@ def test_sessions_learn_in_common(nano: Any) -> None:
 
 
 def test_room_for_less_than_one_text_is_refused() -> None:
-    from edgedec.server.engine import ServerLimits
+    from edgedec.server.limits import ServerLimits
 
     with pytest.raises(edgedec.UsageError, match="100 tokens for all caches: a text of 512 would never fit"):
         ServerLimits(slots=4, context=512, tokens=100)

@@ -26,8 +26,8 @@ for package in ("starlette", "uvicorn", "httpx"):
 import httpx  # noqa: E402
 from serving import fetch, metrics, serving, started, wait_for  # noqa: E402
 
-from edgedec.server.engine import ServerLimits  # noqa: E402
 from edgedec.server.errors import APIError  # noqa: E402
+from edgedec.server.limits import ServerLimits  # noqa: E402
 from edgedec.server.pool import ModelPool, ModelSource  # noqa: E402
 
 MIB = 1 << 20

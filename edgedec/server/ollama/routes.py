@@ -42,7 +42,7 @@ class OllamaRoutes:
         ]
 
     async def generate(self, request: Request) -> Response:
-        body, began = parse.generate(await self._server.body(request)), perf_counter_ns()
+        body, began = await self._server.read(request, parse.generate), perf_counter_ns()
         if not body.get("prompt") and not body.get("suffix"):
             return await self._load(body, {"response": ""})
         source, _ = self._server.pool.resolve(body["model"])
@@ -50,19 +50,19 @@ class OllamaRoutes:
         return await self._generate(request, body, wanted, began, chats=False)
 
     async def chat(self, request: Request) -> Response:
-        body, began = parse.chat(await self._server.body(request)), perf_counter_ns()
+        body, began = await self._server.read(request, parse.chat), perf_counter_ns()
         if not body["messages"]:
             return await self._load(body, {"message": {"role": "assistant", "content": ""}})
         return await self._generate(request, body, parse.chat_request(body), began, chats=True)
 
     async def embed(self, request: Request) -> Response:
-        wanted, began = parse.embed(await self._server.body(request)), perf_counter_ns()
+        wanted, began = await self._server.read(request, parse.embed), perf_counter_ns()
         vectors, count = await self._vectors(request, wanted) if wanted.prompts else ([], 0)
         spent = {"total_duration": perf_counter_ns() - began, "load_duration": 0, "prompt_eval_count": count}
         return JsonAnswer({"model": wanted.target[0], "embeddings": vectors, **spent})
 
     async def embeddings(self, request: Request) -> Response:
-        wanted = parse.embeddings(await self._server.body(request))
+        wanted = await self._server.read(request, parse.embeddings)
         vectors, _ = await self._vectors(request, wanted)
         return JsonAnswer({"embedding": vectors[0]})
 
@@ -84,7 +84,7 @@ class OllamaRoutes:
         return JsonAnswer({"models": loaded})
 
     async def show(self, request: Request) -> Response:
-        name = parse.show(await self._server.body(request))
+        name = await self._server.read(request, parse.show)
         async with self._server.pool.use((name, None)) as target:
             return JsonAnswer(about.shown(target.served.source, target.model))
 
@@ -97,7 +97,7 @@ class OllamaRoutes:
             if parse.context_of(body) > most:
                 message = f"options.num_ctx: this model's context is {most} tokens (--ctx-size); ask for no more"
                 raise APIError(400, message, "options.num_ctx", "invalid_value")
-            started = await self._server.generate(wanted)
+            started = await self._server.generate(request, wanted)
         answer = OllamaAnswer(started, wanted, body["model"], began, load, chats)
         chunks = answer.chunks() if wanted.stream else answer.whole
         return await self._server.answer(request, started.run, chunks, _LINES)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,30 +25,45 @@ from edgedec.server.access import AccessMiddleware, AccessPolicy
 from edgedec.server.answers import JsonAnswer, dumps, sse
 from edgedec.server.bodies import parse, read_body
 from edgedec.server.errors import APIError
+from edgedec.server.fairness import client_of
+from edgedec.server.limits import ConnectionLimits
+from edgedec.server.preparing import LARGE, Preparation
 from edgedec.server.replicas.balancer import Balancer, beginning, pieces
 from edgedec.server.replicas.exchange import Answer, Header, ReplicaGone, ask
 from edgedec.server.replicas.merging import merged, router_lines
 from edgedec.server.replicas.processes import Replica
 from edgedec.server.responses.parse import holder
+from edgedec.server.service import CLIENT_HEADER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH"]
-# Headers of the connection, not of the request; and the client's key, because the replicas have another one.
-_OWN = {b"host", b"authorization", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"expect"}
+# Headers of the connection, not of the request; the client's key, because the replicas have another one, and its name,
+# which only the router gives.
+_CLIENT = CLIENT_HEADER.encode()
+_OWN = {
+    _CLIENT,
+    b"host",
+    b"authorization",
+    b"connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"keep-alive",
+    b"expect",
+}
 _GONE = "the replica that made this text is gone; send the request again"
 
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """slots: of each replica; body, body_seconds: bytes of a request and the time for them."""
+    """slots: of each replica; body: bytes of a request; connections: time limits."""
 
     access: AccessPolicy = field(default_factory=AccessPolicy)
     slots: int = 4
     body: int = 4 << 20
-    body_seconds: float = 30.0
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class Router:
@@ -59,6 +75,7 @@ class Router:
         """make: creates a replica with this key."""
         self.settings, self.draining, self._grace, self._key = settings, False, grace, token_hex(24)
         self.replicas = [make(number, self._key) for number in range(count)]
+        self._preparation = Preparation()
         self.balancer = Balancer([replica.load for replica in self.replicas], settings.slots)
 
     def start(self) -> None:
@@ -122,23 +139,26 @@ class Router:
 
     async def kept(self, request: Request) -> Response:
         """Forward a request about a stored response to its replica."""
-        body = await read_body(request, self.settings.body, self.settings.body_seconds)
+        body = await read_body(request, self.settings.body, self.settings.connections.body)
         number = await self._holder(request.path_params["name"])
         return Forwarded(self, request, body, [], number)
 
     async def forward(self, request: Request) -> Response:
         self._check_open()
-        body = await read_body(request, self.settings.body, self.settings.body_seconds)
-        wanted = _object(body)
-        kept = holder(wanted)
-        number = None if kept is None else await self._holder(kept)
-        return Forwarded(self, request, body, list(pieces(beginning(wanted))) if wanted else [], number)
+        body = await read_body(request, self.settings.body, self.settings.connections.body)
+        act = partial(_known, body)
+        before, keys = act() if len(body) < LARGE else await self._preparation.read(act, len(body))
+        number = await self._holder(before) if before is not None else None
+        return Forwarded(self, request, body, keys, number)
 
     @asynccontextmanager
-    async def ask(self, number: int, method: str, target: bytes, headers: Sequence[Header], body: bytes) -> Any:
-        """The answer of a replica; the request counts in its load until the end."""
+    async def ask(
+        self, number: int, method: str, target: bytes, headers: Sequence[Header], body: bytes, client: str = ""
+    ) -> Any:
+        """The answer of a replica to a client; the request counts in its load until the end."""
         replica = self.replicas[number]
-        own = [*((name, value) for name, value in headers if name not in _OWN), *self._authorization()]
+        kept = ((name, value) for name, value in headers if name not in _OWN)
+        own = [*kept, (_CLIENT, client.encode()), *self._authorization()]
         replica.load.running += 1
         try:
             async with ask(replica.port, method, target, own, body) as answer:
@@ -196,7 +216,7 @@ class Forwarded(Response):
             raise failure
 
     async def _send(self, scope: Scope, send: Send) -> None:
-        tried = set[int]()
+        tried, client = set[int](), client_of(self._request.client.host) if self._request.client else ""
         while True:
             number = self._number
             if number is None:
@@ -207,7 +227,7 @@ class Forwarded(Response):
             path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
             try:
                 headers = self._request.headers.raw
-                async with self._router.ask(number, scope["method"], path, headers, self._body) as answer:
+                async with self._router.ask(number, scope["method"], path, headers, self._body, client) as answer:
                     await _pass_on(answer, send)
                 return
             except ReplicaGone:
@@ -240,6 +260,12 @@ def _error_at_end(kind: bytes) -> bytes:
     if kind == b"text/event-stream":
         return sse(error.body).encode()
     return dumps(error.body_for("/api/")).encode() + b"\n" if kind == b"application/x-ndjson" else b""
+
+
+def _known(body: bytes) -> tuple[str | None, list[int]]:
+    """(the stored response that a request needs, the pieces of its beginning)."""
+    wanted = _object(body)
+    return holder(wanted), list(pieces(beginning(wanted))) if wanted else []
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -32,11 +32,11 @@ class ResponsesRoutes:
         ]
 
     async def create(self, request: Request) -> Response:
-        body = parse.response(await self._server.body(request))
+        body = await self._server.read(request, parse.response)
         items = tuple(self._whole(item, f"input[{i}].id") for i, item in enumerate(parse.items_of(body)))
         asked = parse.ResponseRequest(body, items, self._earlier(body.get("previous_response_id")))
         wanted = asked.text_request()
-        started = await self._server.generate(wanted)
+        started = await self._server.generate(request, wanted)
         answer = ResponseAnswer(started, asked, wanted, self.store.add)
         return await self._server.answer(request, started.run, answer.chunks() if wanted.stream else answer.whole)
 

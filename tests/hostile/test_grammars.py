@@ -1,0 +1,227 @@
+"""Grammars that take long to compile: given up with their clients, compiled once, never in the way of small ones."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+from edgedec import constraints
+
+for package in ("starlette", "uvicorn", "httpx", "llguidance"):
+    pytest.importorskip(package, reason=f"the server's tests need {package}")
+import httpx  # noqa: E402
+from serving import serving, wait_for  # noqa: E402
+
+from edgedec.constraints import compiling  # noqa: E402
+from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
+from edgedec.constraints.vocabulary import Vocabulary, vocabulary  # noqa: E402
+from edgedec.errors import LimitExceeded, UsageError  # noqa: E402
+from edgedec.sandbox import stop  # noqa: E402
+from edgedec.sandbox.stop import Stop  # noqa: E402
+from hostile.attacks import together  # noqa: E402
+from hostile.inputs import repeated  # noqa: E402
+from hostile.watch import connected, request  # noqa: E402
+
+
+@pytest.fixture
+def model(nano: Path) -> edgedec.Model:
+    return edgedec.open(nano, threads=1)
+
+
+class Group:
+    """A process that compiles at once what is small, and what is large when it is let."""
+
+    def __init__(self, free: threading.Event, grown: int = 1) -> None:
+        self.free, self.dead, self.live, self._size = free, False, 1, grown
+
+    def size(self) -> int:
+        return self._size
+
+    def compiled(self, kind: str, text: str, options: object, seconds: float = 0.0) -> Any:
+        if text.startswith("large") and seconds:
+            raise LimitExceeded("takes more processor time than it may have")
+        if text.startswith("large"):
+            stop.wait(self.free)
+        if text.startswith("wrong"):
+            stop.wait(self.free)
+            raise UsageError("wrong")
+        return self
+
+    def deep_copy(self) -> Any:
+        self.live += 1
+        return self
+
+
+def grammars(free: threading.Event, size: int = 1) -> tuple[Grammars, list[Group]]:
+    made: list[Group] = []
+
+    def new_group(kind: str) -> Any:
+        made.append(Group(free, size))
+        return made[-1]
+
+    return Grammars(new_group), made
+
+
+def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, matchers = [], Vocabulary.matchers
+
+    def counted(self: Vocabulary, what: str) -> Any:
+        groups.append(what)
+        return matchers(self, what)
+
+    monkeypatch.setattr(Vocabulary, "matchers", counted)
+    one, two = (constraints.json_schema(model, {"enum": ["shared", "once"]}) for _ in range(2))
+    assert groups == ["json schema"]
+    (first,) = model.tokenizer.encode('"', special=False, around=False)[-1:]
+    before = two.mask(()).copy()
+    one.accept(first)
+    assert (two.mask(()) == before).all(), "each text goes its own way"
+    assert (one.mask(()) != before).any()
+    constraints.json_schema(model, {"enum": ["shared", "once"]}, whitespace="none")
+    constraints.regex(model, "shared|once")
+    assert groups == ["json schema", "json schema", "regex"]
+    one._matcher._group._host.close()  # type: ignore[attr-defined]
+    one.accept(model.tokenizer.encode("o", special=False, around=False)[-1])
+    with pytest.raises(UsageError):
+        one.mask(())
+    assert constraints.json_schema(model, {"enum": ["shared", "once"]}).mask(()).any(), "a dead process is replaced"
+    assert len(groups) == 4
+
+
+def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error() -> None:
+    free = threading.Event()
+    found, made = grammars(free)
+    got: list[str] = []
+
+    def act(i: int) -> None:
+        try:
+            found.matcher("regex", "large" if i % 2 else "wrong", {})
+            got.append("made")
+        except UsageError as error:
+            got.append(str(error))
+
+    threads = threading.Thread(target=together, args=(8, act))
+    threads.start()
+    wait_for(lambda: len(made) == 3)  # one that is wrong, two attempts at the large one
+    free.set()
+    threads.join(60)
+    assert sorted(got) == ["made"] * 4 + ["wrong"] * 4
+    assert len(made) == 3
+
+
+def test_small_grammars_are_compiled_while_all_places_are_taken() -> None:
+    free = threading.Event()
+    found, _ = grammars(free)
+    refused: list[str] = []
+
+    def act(i: int) -> None:
+        try:
+            found.matcher("regex", f"large {i}", {})
+        except ManyGrammars as error:
+            refused.append(str(error))
+
+    threads = threading.Thread(target=together, args=(30, act))
+    threads.start()
+    try:
+        wait_for(lambda: len(refused) == 30 - compiling._MOST)
+        assert found.matcher("regex", "small", {}) is not None
+        assert "try again later" in refused[0]
+    finally:
+        free.set()
+        threads.join(60)
+    assert not found._running
+
+
+def test_large_grammars_are_not_kept() -> None:
+    free = threading.Event()
+    small, few = grammars(free), grammars(free, size=100)
+    for found, made in (small, few):
+        for _ in range(3):
+            found.matcher("regex", "a", {})
+        for i in range(30):
+            found.matcher("regex", f"b{i}", {})
+        assert len(found._kept) == (compiling._KEPT if made is small[1] else 0)
+    assert (len(small[1]), len(few[1])) == (31, 33)
+
+
+def test_a_process_has_so_many_texts() -> None:
+    found, made = grammars(threading.Event())
+    for _ in range(3 * compiling._TEXTS):
+        found.matcher("regex", "a", {})
+    assert len(made) == 3
+
+
+def test_a_stop_ends_what_is_waited_for(model: edgedec.Model) -> None:
+    """A real worker in the midst of a grammar."""
+    known, given_up, errors = vocabulary(model), Stop(), []
+    groups, matchers = [], known.matchers
+
+    def run() -> None:
+        with given_up.applied(), pytest.raises(UsageError) as error:
+            Grammars(lambda what: groups.append(matchers(what)) or groups[-1]).matcher("regex", repeated(300), {})
+        errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: given_up._workers)
+    given_up.end()
+    thread.join(60)
+    assert errors
+    assert not any(group._host.alive for group in groups)
+    with given_up.applied(), pytest.raises(LimitExceeded, match="given up"), stop.turn(threading.Semaphore(1)):
+        pass
+
+
+def never(free: threading.Event) -> Any:
+    def first(self: Grammars, kind: str, text: str, options: object) -> Any:
+        try:
+            stop.wait(free)
+        except LimitExceeded as error:
+            raise UsageError(str(error)) from None
+        raise UsageError("let go by the test")
+
+    return first
+
+
+BODY = {"prompt": "Once", "json_schema": {"type": "integer"}}
+
+
+def test_a_client_that_leaves_gives_its_grammar_up(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, known = threading.Event(), vocabulary(model).grammars
+    monkeypatch.setattr(Grammars, "_first", never(free))
+    try:
+        with serving(model) as (place, server):
+            with connected(place) as end:
+                end.sendall(request("POST", "/v1/completions", {**BODY, "json_schema": {"const": "leaves"}}))
+                wait_for(lambda: known._running)
+            wait_for(lambda: not known._running)
+            wait_for(lambda: server.metrics.requests["/v1/completions", 499] == 1)
+    finally:
+        free.set()
+
+
+def test_a_late_grammar_is_given_up(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, known = threading.Event(), vocabulary(model).grammars
+    monkeypatch.setattr(Grammars, "_first", never(free))
+    try:
+        with serving(model, seconds=0.5) as (place, _):
+            answer = httpx.post(f"{place}/v1/completions", json={**BODY, "json_schema": {"const": 1}}, timeout=60)
+            assert answer.status_code == 504, answer.text
+            wait_for(lambda: not known._running)
+    finally:
+        free.set()
+
+
+def test_too_many_large_grammars_are_a_429(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> Any:
+        raise ManyGrammars("json schema: too many grammars that take long are being compiled; try again later")
+
+    monkeypatch.setattr(Grammars, "_first", full)
+    with serving(model) as (place, _):
+        answer = httpx.post(f"{place}/v1/completions", json={**BODY, "json_schema": {"const": 2}}, timeout=60)
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
