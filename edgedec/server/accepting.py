@@ -52,7 +52,8 @@ async def accept(place: socket.socket, connections: Connections, protocol: Calla
             continue
         try:
             await loop.connect_accepted_socket(protocol, end)
-        except OSError:
+        except Exception:  # of one connection; the next ones are accepted
+            log.exception("a connection could not be taken")
             end.close()
 
 

@@ -59,7 +59,7 @@ def completions(
     try:
         config = _config(model, request)
         prompts = _read_prompts(model, request, context)
-        constraint = _constraint(model, request, prompts)
+        constraints = _constraints(model, request, prompts)
     except EdgedecError as error:
         raise APIError(400, str(error), code="invalid_value") from None
     scores = request.echo and request.logprobs is not None
@@ -71,7 +71,7 @@ def completions(
             longest = replace(longest, ignore_eos=True)
         for choice in range(request.texts):
             processors = _processors(model, request)
-            own = replace(longest, constraint=constraint and constraint.fork(), processors=processors)
+            own = replace(longest, constraint=constraints.pop(), processors=processors)
             seed = config.sampling.seed
             own = own if seed is None else own.override({"seed": seed + choice})
             found.append(Completion(ids, own, echo, scores, thinks, adapter))
@@ -171,6 +171,19 @@ def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ..
         return make_processors(model, request.processors)
     except EdgedecError as error:
         raise APIError(400, str(error), "processors", "invalid_value") from None
+
+
+def _constraints(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> list[Constraint | None]:
+    """A constraint for each text."""
+    for left in (1, 0):
+        one = _constraint(model, request, prompts)
+        try:
+            return [one and one.fork() for _ in range(len(prompts) * request.texts)]
+        except UsageError as error:
+            # Texts of others follow an equal grammar in the same process, which has ended just now.
+            if not left:
+                raise APIError(503, str(error), code="failed", wait=1) from None
+    raise AssertionError
 
 
 def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> Constraint | None:

@@ -26,7 +26,7 @@ from edgedec.runtime import Adapter
 from edgedec.runtime.registry import available_cores, device_lost, device_said
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
-from edgedec.server.fairness import has_place, seconds_until, starves, turns
+from edgedec.server.fairness import Owner, has_place, seconds_until, starves, turns
 from edgedec.server.limits import ServerLimits
 from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
 
@@ -139,7 +139,7 @@ class EngineThread:
                 raise APIError(503, f"the device is lost: {self.lost}", code="device_lost", wait=5)
             if self._draining:
                 raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
-            if not has_place(self._requests, requests[0].owner, len(requests), most):
+            if not has_place(self._requests, Owner(run.client, run), len(requests), most):
                 wait = self._seconds_until(len(self._requests) + len(requests) - most)
                 raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=wait)
             self._new.extend(requests)
@@ -245,6 +245,8 @@ class EngineThread:
         if counts != self._counts:  # only starts and ends change it
             self._counts, self._held = counts, self._batch.held()
             self._batch.extra = int(starves(self._requests.copy()))
+            # The caches may grow by one text, unless their size is given, or memory is short.
+            self._batch.spare = 0 if self.limits.tokens else self._batch.extra * self.limits.each
         posts, self._posts = self._posts, []
         if posts and self._loop is not None:
             self._written.clear()

@@ -25,6 +25,8 @@ from hostile.watch import PROMPT, connected, memory, request
 
 PROMPTS = (PROMPT, "A dog ran", "The sun was", "Tom and Lily", "In the garden")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}
+# Descriptors of workers that a server keeps.
+_KEPT = 12
 # What a request that was not served may get: an error of its own.
 ERRORS = (429, 503)
 
@@ -144,7 +146,7 @@ def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[st
     began = monotonic()
     long.run(seconds)
     end = monotonic() + 30
-    while descriptors(pid) > before[1] + 2 and monotonic() < end:
+    while descriptors(pid) > before[1] + _KEPT and monotonic() < end:
         sleep(1)
     return {
         "seconds": round(monotonic() - began),

@@ -268,3 +268,28 @@ def test_four_hundred_silent_connections_of_few_descriptors(nano: Path, tmp_path
                 end.sendall(b"GET /hea"[: i % 2])
         assert "ok" in fetch(f"{place}/health")
         assert len(log.read_text()) < 10_000
+
+
+def test_one_connection_that_cannot_be_taken_is_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        taken: list[int] = []
+
+        def protocol() -> asyncio.Protocol:
+            taken.append(1)
+            if len(taken) == 1:
+                raise ValueError("of this one")
+            return asyncio.Protocol()
+
+        with socket.create_server(("127.0.0.1", 0)) as place:
+            accepting_ = asyncio.create_task(accept(place, made()[0], protocol))
+            for _ in range(2):
+                _, writer = await asyncio.open_connection(*place.getsockname())
+                writer.close()
+            while len(taken) < 2:
+                await asyncio.sleep(0.01)
+            assert not accepting_.done()
+            accepting_.cancel()
+            await asyncio.gather(accepting_, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert len(caplog.records) == 1

@@ -18,6 +18,7 @@ from serving import serving, wait_for  # noqa: E402
 
 from edgedec.constraints import compiling  # noqa: E402
 from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
+from edgedec.constraints.matcher import GrammarConstraint  # noqa: E402
 from edgedec.constraints.vocabulary import Vocabulary, vocabulary  # noqa: E402
 from edgedec.errors import LimitExceeded, UsageError  # noqa: E402
 from edgedec.sandbox import stop  # noqa: E402
@@ -74,6 +75,7 @@ def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pyt
         return matchers(self, what)
 
     monkeypatch.setattr(Vocabulary, "matchers", counted)
+    monkeypatch.setattr(compiling, "_TRY", 0.0)  # one attempt, however slow the machine
     one, two = (constraints.json_schema(model, {"enum": ["shared", "once"]}) for _ in range(2))
     assert groups == ["json schema"]
     (first,) = model.tokenizer.encode('"', special=False, around=False)[-1:]
@@ -92,8 +94,9 @@ def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pyt
     assert len(groups) == 4
 
 
-def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error() -> None:
-    free = threading.Event()
+def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, waits, wait = threading.Event(), [], compiling._wait
+    monkeypatch.setattr(compiling, "_wait", lambda kind, done: (waits.append(kind), wait(kind, done)))
     found, made = grammars(free)
     got: list[str] = []
 
@@ -106,7 +109,7 @@ def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error() -> None:
 
     threads = threading.Thread(target=together, args=(8, act))
     threads.start()
-    wait_for(lambda: len(made) == 3)  # one that is wrong, two attempts at the large one
+    wait_for(lambda: (len(made), len(waits)) == (3, 6))  # one that is wrong, two attempts at the large one
     free.set()
     threads.join(60)
     assert sorted(got) == ["made"] * 4 + ["wrong"] * 4
@@ -124,10 +127,10 @@ def test_small_grammars_are_compiled_while_all_places_are_taken() -> None:
         except ManyGrammars as error:
             refused.append(str(error))
 
-    threads = threading.Thread(target=together, args=(30, act))
+    threads = threading.Thread(target=together, args=(60, act))
     threads.start()
     try:
-        wait_for(lambda: len(refused) == 30 - compiling._MOST)
+        wait_for(lambda: len(refused) == 60 - compiling._MOST)
         assert found.matcher("regex", "small", {}) is not None
         assert "try again later" in refused[0]
     finally:
@@ -225,3 +228,23 @@ def test_too_many_large_grammars_are_a_429(model: edgedec.Model, monkeypatch: py
         answer = httpx.post(f"{place}/v1/completions", json={**BODY, "json_schema": {"const": 2}}, timeout=60)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_shared_process_that_ends_just_now_is_replaced(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, left = GrammarConstraint.fork, [1]
+
+    def dies(self: GrammarConstraint) -> GrammarConstraint:
+        if left:
+            left.pop()
+            raise UsageError("json schema: too complex to follow further: its worker process died")
+        return fork(self)
+
+    monkeypatch.setattr(GrammarConstraint, "fork", dies)
+    with serving(model) as (place, _):
+        answer = httpx.post(f"{place}/v1/completions", json={**BODY, "max_tokens": 4}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert not left
+        left += [1, 1]
+        answer = httpx.post(f"{place}/v1/completions", json={**BODY, "max_tokens": 4}, timeout=60)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"

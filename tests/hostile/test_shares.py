@@ -122,12 +122,12 @@ def test_one_text_waits_for_one_of_many_at_most(model: edgedec.Model) -> None:
         engine, ends, first = server.engine, [], []
 
         def ask(name: str, n: int, tokens: int) -> None:
-            body = {**BODY, "n": n, "max_tokens": tokens}
+            body = {**BODY, "n": n, "max_tokens": tokens, "stop": ["never"]}
             answer = httpx.post(f"{place}/v1/completions", json=body, timeout=100)
             first.append((name, answer.status_code))
 
         engine._on_end = lambda end: ends.append(end.stats.generated)
-        many = threading.Thread(target=ask, args=("many", 8, 30))
+        many = threading.Thread(target=ask, args=("many", 8, 500))
         many.start()
         wait_for(lambda: len(engine._requests) == 8)
         one = threading.Thread(target=ask, args=("one", 1, 5))

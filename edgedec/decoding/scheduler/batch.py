@@ -65,8 +65,8 @@ class Batch:
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        # Sequences above `most` that may start, if there is room for them.
-        self.extra = 0
+        # Sequences above `most` that may start, and tokens above `tokens` for them.
+        self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
         self._gaps, self._since_last = Gaps(), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
@@ -210,10 +210,11 @@ class Batch:
     def _fits(self, tokens: int) -> bool:
         """Whether there is room for so many more tokens, evicting idle prefixes if necessary. A sequence larger than
         the whole budget still runs, alone."""
-        if self._bound() + tokens <= self._tokens:
+        most = self._tokens + self.spare
+        if self._bound() + tokens <= most:
             return True
-        self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
-        return not self._running or self.held() + tokens <= self._tokens
+        self.prefixes.evict(lambda: self.held() + tokens <= most)
+        return not self._running or self.held() + tokens <= most
 
     def _match(self, job: Job) -> FoundPrefix | None:
         """The prefix that the job can continue from; None if it should wait for a running sequence that reads its
