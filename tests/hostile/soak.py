@@ -50,7 +50,7 @@ class Soak:
 
     def __init__(self, place: str, pid: int, good: int, bad: int) -> None:
         self.place, self.pid, self.over = place, pid, threading.Event()
-        self.codes, self.wrong = Counter[int](), Counter[str]()
+        self.codes, self.wrong, self.kills = Counter[int](), Counter[str](), 0
         self.right = [text_of(ask(place, body)[2]) for body in bodies()]
         work = [(self._behave, i) for i in range(good)] + [(self._misbehave, i) for i in range(bad)]
         work += [(self._kill, 0)]
@@ -121,6 +121,7 @@ class Soak:
             if workers:
                 with suppress(OSError):
                     os.kill(rng.choice(workers), signal.SIGKILL)
+                    self.kills += 1
 
 
 def children(pid: int) -> list[int]:
@@ -151,6 +152,7 @@ def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[st
     return {
         "seconds": round(monotonic() - began),
         "answers": dict(long.codes),
+        "kills": long.kills,
         "wrong": dict(warm.wrong + long.wrong),
         "MiB": (before[0], memory(pid)),
         "descriptors": (before[1], descriptors(pid)),

@@ -21,7 +21,7 @@ from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
 from edgedec.constraints.matcher import GrammarConstraint  # noqa: E402
 from edgedec.constraints.vocabulary import Vocabulary, vocabulary  # noqa: E402
 from edgedec.errors import LimitExceeded, UsageError  # noqa: E402
-from edgedec.sandbox import stop  # noqa: E402
+from edgedec.sandbox import Sandbox, stop  # noqa: E402
 from edgedec.sandbox.stop import Stop  # noqa: E402
 from hostile.attacks import together  # noqa: E402
 from hostile.inputs import repeated  # noqa: E402
@@ -158,14 +158,37 @@ def test_a_process_has_so_many_texts() -> None:
     assert len(made) == 3
 
 
-def test_a_stop_ends_what_is_waited_for(model: edgedec.Model) -> None:
-    """A real worker in the midst of a grammar."""
+def test_a_stop_ends_what_is_waited_for(tmp_path: Path) -> None:
+    """A worker in the midst of a request without an end: its limits would end it in half a minute."""
+    guest, given_up, errors = tmp_path / "guest.py", Stop(), []
+    guest.write_text("import time\ndef handle(message, blob):\n    time.sleep(600)\n")
+    worker = Sandbox(guest).worker()
+
+    def run() -> None:
+        with given_up.applied(), stop.used(worker), pytest.raises(LimitExceeded) as error:
+            worker.call()
+        errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: given_up._workers and worker._waiting)
+    given_up.end()
+    thread.join(20)
+    assert errors
+    assert not worker.alive
+    with given_up.applied(), pytest.raises(LimitExceeded, match="given up"), stop.turn(threading.Semaphore(1)):
+        pass
+    with given_up.applied(), pytest.raises(LimitExceeded, match="given up"):
+        stop.wait(threading.Event())
+
+
+def test_a_stop_ends_a_real_grammar(model: edgedec.Model) -> None:
     known, given_up, errors = vocabulary(model), Stop(), []
-    groups, matchers = [], known.matchers
+    found = Grammars(known.matchers)
 
     def run() -> None:
         with given_up.applied(), pytest.raises(UsageError) as error:
-            Grammars(lambda what: groups.append(matchers(what)) or groups[-1]).matcher("regex", repeated(300), {})
+            found.matcher("regex", repeated(300), {})
         errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -174,9 +197,8 @@ def test_a_stop_ends_what_is_waited_for(model: edgedec.Model) -> None:
     given_up.end()
     thread.join(60)
     assert errors
-    assert not any(group._host.alive for group in groups)
-    with given_up.applied(), pytest.raises(LimitExceeded, match="given up"), stop.turn(threading.Semaphore(1)):
-        pass
+    assert not found._running
+    assert not found._kept
 
 
 def never(free: threading.Event) -> Any:
