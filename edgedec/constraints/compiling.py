@@ -18,9 +18,9 @@ from edgedec.constraints.remote import Matcher, MatcherGroup
 from edgedec.errors import LimitExceeded, UsageError
 from edgedec.sandbox import enabled, stop
 
-# Seconds of processor time of a first attempt, ten times what common schemas take, and how many are made at a time;
+# Seconds of processor time of a first attempt, many times what common schemas take, and how many are made at a time;
 # places for grammars that need more, and how many such grammars there may be.
-_TRY, _TRIES, _PLACES, _MOST = 0.1, 4, 2, 32
+_TRY, _TRIES, _PLACES, _MOST = 0.05, 4, 2, 32
 # Compiled grammars that are kept, and the most MiB of each; texts that may share one process.
 _KEPT, _LARGEST, _TEXTS = 8, 32, 16
 

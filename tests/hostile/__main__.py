@@ -26,6 +26,7 @@ from hostile.watch import Watch, memory
 
 # More of `edgedec serve`, and its descriptors.
 _MORE: dict[str, tuple[list[str], int]] = {
+    "eight prompts of 4.1 MB, --max-body 8 MiB": (["--slots", "8", "--max-body", str(8 << 20)], 0),
     "400 silent connections, 256 descriptors": ([], 256),
     "30 abandoned schemas": (["--slots", "8", "--timeout", "5"], 0),
     "n=68, 1,000 tokens": (["--slots", "4"], 0),

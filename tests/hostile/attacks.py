@@ -100,6 +100,7 @@ def many(place: str, count: int, tokens: int, seconds: float = 75.0) -> Said:
 ATTACKS: dict[str, Callable[[str], Said]] = {
     "one prompt of 4.1 MB": lambda place: large(place, 1),
     "eight prompts of 4.1 MB": lambda place: large(place, 8),
+    "eight prompts of 4.1 MB, --max-body 8 MiB": lambda place: large(place, 8),
     "400 silent connections, 256 descriptors": lambda place: silent(place, 400),
     "30 abandoned schemas": lambda place: schemas(place, 30),
     "n=68, 1,000 tokens": lambda place: many(place, 68, 1000),
