@@ -20,7 +20,8 @@ from serving import fetch, serving, wait_for  # noqa: E402
 from edgedec.server import api, bodies, completions, schema  # noqa: E402
 from edgedec.server.limits import most_body  # noqa: E402
 from edgedec.text.encoding import at_least  # noqa: E402
-from hostile.attacks import together  # noqa: E402
+from hostile.attacks import ask, together  # noqa: E402
+from hostile.watch import connected  # noqa: E402
 
 TEXTS = {
     "story": "Once upon a time there was a little girl named Lily. ",
@@ -128,6 +129,13 @@ def test_a_body_is_limited_before_it_is_parsed(place: str, monkeypatch: pytest.M
             answer = httpx.post(f"{place}/v1/completions", content=content, headers=headers, timeout=60)
             assert answer.status_code == 413
             assert f"larger than {most} bytes (--max-body)" in answer.json()["error"]["message"]
+    # A simple client, which reads when it has sent all.
+    assert ask(place, {"prompt": "x" * (6 << 20)})[0] == 413
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+    head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(place) as end:
+        end.sendall(head.encode() + (b"10000\r\n" + b"x" * (1 << 16) + b"\r\n") * 100 + b"0\r\n\r\n")
+        assert end.recv(1 << 16).startswith(b"HTTP/1.1 413")
     assert not parsed
 
 
