@@ -19,7 +19,7 @@ from serving import serving, wait_for  # noqa: E402
 from edgedec.constraints import compiling  # noqa: E402
 from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
 from edgedec.constraints.matcher import GrammarConstraint  # noqa: E402
-from edgedec.constraints.vocabulary import Vocabulary, vocabulary  # noqa: E402
+from edgedec.constraints.vocabulary import vocabulary  # noqa: E402
 from edgedec.errors import LimitExceeded, UsageError  # noqa: E402
 from edgedec.sandbox import Sandbox, stop  # noqa: E402
 from edgedec.sandbox.stop import Stop  # noqa: E402
@@ -68,13 +68,13 @@ def grammars(free: threading.Event, size: int = 1) -> tuple[Grammars, list[Group
 
 
 def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, matchers = [], Vocabulary.matchers
+    groups, known = list[str](), vocabulary(model)
 
-    def counted(self: Vocabulary, what: str) -> Any:
+    def counted(what: str) -> Any:
         groups.append(what)
-        return matchers(self, what)
+        return known.matchers(what)
 
-    monkeypatch.setattr(Vocabulary, "matchers", counted)
+    monkeypatch.setattr(known.grammars, "_new_group", counted)
     monkeypatch.setattr(compiling, "_TRY", 0.0)  # one attempt, however slow the machine
     one, two = (constraints.json_schema(model, {"enum": ["shared", "once"]}) for _ in range(2))
     assert groups == ["json schema"]
