@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -191,3 +193,26 @@ def test_only_a_router_names_clients(model: edgedec.Model) -> None:
             assert server.engine._requests[0].owner.client == ("10.9.9.9" if routed else "127.0.0.1")
             free.set()
             thread.join(60)
+
+
+def test_a_router_gives_the_name_and_no_client_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgedec.server.replicas import router
+
+    sent: list[Any] = []
+
+    @asynccontextmanager
+    async def ask(port: int, method: str, target: bytes, headers: Any, body: bytes) -> AsyncIterator[None]:
+        sent.extend(headers)
+        yield
+
+    async def run() -> None:
+        made: Any = lambda number, key: SimpleNamespace(number=number, port=1, load=SimpleNamespace(running=0))  # noqa: E731
+        found = router.Router(made, 1, router.RouterSettings())
+        given = [(CLIENT_HEADER.encode(), b"forged"), (b"accept", b"*/*")]
+        async with found.ask(0, "POST", b"/", given, b"", "10.0.0.1"):
+            pass
+
+    monkeypatch.setattr(router, "ask", ask)
+    asyncio.run(run())
+    assert [value for name, value in sent if name == CLIENT_HEADER.encode()] == [b"10.0.0.1"]
+    assert (b"accept", b"*/*") in sent
