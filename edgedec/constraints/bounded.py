@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from edgedec.constraints.matcher import GrammarConstraint, Mask
-from edgedec.constraints.place import Pieces, JsonPlace, pieces
+from edgedec.constraints.place import JsonPlace, Pieces, pieces
 from edgedec.opened import OpenedModel
 
 MOST_DIGITS = 20
