@@ -20,7 +20,8 @@ import onnx
 import edgedec
 from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.manifest import FORMAT, VERSION, Artifact, KVScales, Manifest
-from edgedec.errors import CheckpointError, UsageError
+from edgedec.bundle.onnx_rules import DECODER_RULES, check_graph
+from edgedec.errors import BundleError, CheckpointError, UsageError
 from edgedec.export.safetensors import read_json
 from edgedec.export.text import copy_text
 from edgedec.export.writer import Progress, hashed, write_manifest
@@ -67,6 +68,10 @@ def import_graph(
         next((p for p in (graph.parent, source) if (p / "config.json").is_file()), source) / "config.json"
     )
     files = [graph, *_data_files(graph)]
+    try:
+        check_graph(graph, DECODER_RULES, {file.name: file.stat().st_size for file in files[1:]})
+    except BundleError as error:
+        raise CheckpointError(str(error)) from None
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     with replacing_folder(out, force=options.force) as folder:

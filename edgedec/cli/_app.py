@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,13 +12,13 @@ from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
 from pkgutil import iter_modules
-from threading import current_thread, main_thread
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from edgedec.bundle.locate import Progress, announce
+from edgedec.cli._ending import INTERRUPTED, ending_by_signals
 from edgedec.errors import EdgedecError
 
 # The order of the help: texts; models; training; what is in a bundle; measurements and the machine. A verb that is not
@@ -43,7 +42,7 @@ def _verbs() -> tuple[str, ...]:
 VERBS = _verbs()
 # A shell that completes a line sets it.
 COMPLETE = "_EDGEDEC_COMPLETE"
-FAILED, USAGE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+FAILED, USAGE, BROKEN_PIPE = 1, 2, 141
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -110,7 +109,7 @@ class Verbs(TyperGroup):
         """Typer's `main`, with a usage error as one line instead of a box. SIGTERM ends it as an interrupt does, so
         that partial files are removed."""
         try:
-            with _terminated_as_interrupted():
+            with ending_by_signals():
                 code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:
             code = INTERRUPTED
@@ -189,19 +188,6 @@ def _misuse(error: Any) -> tuple[str, str]:
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
     message = error.format_message().rstrip(".").replace("Value error, ", "").removeprefix("Invalid value: ")
     return path, f"{message} (see {path} --help)"
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises SystemExit meanwhile."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _drop_stdout() -> None:

@@ -1,4 +1,4 @@
-"""`edgedec verify`: is every byte of a bundle what it was at export?"""
+"""`edgedec verify`: is every byte of a bundle what it was at export, and does the bundle open?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verify(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     json: Json = False,
 ) -> None:
-    """Check every file of a bundle against its hash.
+    """Check each file of a bundle by its hash, and that it runs.
 
     \b
     Examples:
@@ -41,6 +41,7 @@ def verify(
             verify_packed(Path(bundle))
         opened = Bundle.open(path)
         n, total = len(opened.manifest.files), _check(opened, quiet=json)
+        _use(opened)
         signed = signed_by(opened)
     except EdgedecError as error:
         if json:
@@ -51,6 +52,22 @@ def verify(
         print_json({"ok": True, **facts, **({} if signed is None else {"key": signed.id, "signer": signed.signer})})
     else:
         print(f"{opened.path}: ok, {n} files, {size(total)}{_signer(signed)}")
+
+
+def _use(bundle: Bundle) -> None:
+    """Raise what `edgedec run` would raise: check every graph, open the model, its tokenizer and its draft heads, and
+    generate a token."""
+    from edgedec import model as models
+    from edgedec.bundle.onnx_rules import check_graphs
+
+    check_graphs(bundle)
+    model = models.open(bundle.path)
+    text = model.bundle.manifest.text
+    prompt = [text.bos or 0] if text.tokenizer is None else model.tokenizer.encode("Once") or [0]
+    if model.chat_template is not None:
+        model.chat_prompt([{"role": "user", "content": "Once"}])
+    for _ in model.session(context=min(model.spec.context_length, len(prompt) + 1)).tokens(prompt, max_tokens=1):
+        pass
 
 
 def _signer(signed: Signed | None) -> str:

@@ -27,6 +27,7 @@ from edgedec.runtime import (
     lacking_kinds,
 )
 from edgedec.runtime.checks import check_calls
+from edgedec.runtime.onnx_memory import returning
 from edgedec.runtimes.graph.cache import DTYPES, GraphCache
 from edgedec.runtimes.graph.interface import Interface, interface_of
 from edgedec.runtimes.ort.sessions import Sessions, default_threads
@@ -114,7 +115,7 @@ class GraphRuntime:
         feeds = interface.feeds(rows.tokens[rows.first :], start, cache.held(start))
         wanted = [interface.logits, *interface.present] if call.outputs.head else list(interface.present)
         with self._sessions.blamed(self._graph, "run"):
-            found: list[Any] = session.run_with_ort_values(wanted, feeds)
+            found: list[Any] = session.run_with_ort_values(wanted, feeds, returning())
         logits = found.pop(0).numpy() if call.outputs.head else None
         self._check_present(found, start + rows.count)
         cache.write(rows, found)

@@ -8,6 +8,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.onnx_rules import DECODER_RULES, check_bundle_graph
 from edgedec.errors import EdgedecError, RuntimeUnavailable
 from edgedec.runtimes.ort.contexts import Contexts
 from edgedec.runtimes.ort.device_shapes import CallShape
@@ -36,7 +37,7 @@ class DeviceSessions:
         if not self._placed.provider.static:
             return self.get(name, None)
         if (name, None) not in self._open:
-            options, path = session_options(self._threads), str(self._bundle.file(name))
+            options, path = session_options(self._threads), str(check_bundle_graph(self._bundle, name, DECODER_RULES))
             self._open[name, None] = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         return self._open[name, None]
 
@@ -55,7 +56,7 @@ class DeviceSessions:
         self._open.clear()
 
     def _opened(self, name: str, shape: CallShape | None) -> Any:
-        options, path = session_options(self._threads), str(self._bundle.file(name))
+        options, path = session_options(self._threads), str(check_bundle_graph(self._bundle, name, DECODER_RULES))
         for size, value in (shape.sizes if shape is not None else {}).items():
             options.add_free_dimension_override_by_name(size, value)
         try:

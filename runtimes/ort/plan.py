@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
+from edgedec.runtime.onnx_memory import returning
 from edgedec.runtimes.ort.recurrent import OUTPUTS, TreeInputs
 from edgedec.spec import ModelSpec
 
@@ -118,7 +119,7 @@ class Plan:
             binding.bind_ortvalue_input(bias, step.bias(b))
         trees = {b: step.tree(b) for b in recurrent}
         kept = [_bind_tree(binding, b, tree) for b, tree in trees.items()]
-        session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding, returning(step.rows.count))
         outputs = binding.get_outputs()[-len(kept) * len(OUTPUTS) :] if kept else []
         for i, tree in enumerate(trees.values()):
             tree.take(*(value.numpy() for value in outputs[i * len(OUTPUTS) : (i + 1) * len(OUTPUTS)]))
@@ -138,7 +139,7 @@ class Plan:
         binding, _ = self._bindings[name]
         self._ids[0] = rows.tokens
         binding.bind_input("attention_mask", "cpu", 0, np.int64, [1, length + len(rows)], self._mask_at)
-        session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding, returning(len(rows)))
         return self._logits[0].copy()
 
     def _fill(self, x: Array, blocks: list[int], step: Step) -> None:

@@ -10,8 +10,10 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.onnx_rules import DECODER_RULES, check_bundle_graph
 from edgedec.errors import BundleCorrupt
 from edgedec.runtime import available_cores
+from edgedec.runtime.onnx_memory import limit_values
 
 # Below this many bytes of weights per thread, another thread costs more than it saves.
 _WEIGHTS_PER_THREAD = 16 << 20
@@ -56,6 +58,7 @@ def session_options(threads: int, alone: bool = False) -> ort.SessionOptions:
     # An arena would keep the memory of the largest activations so far.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
+    limit_values(options)
     return options
 
 
@@ -70,7 +73,8 @@ class Sessions:
         """The session of a graph file; opened if it is not."""
         found = self._open.get(name)
         if found is None:
-            path, options = self._bundle.file(name), session_options(self._threads, alone)
+            path = check_bundle_graph(self._bundle, name, DECODER_RULES)
+            options = session_options(self._threads, alone)
             with self.blamed(name, "open"):
                 found = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._open[name] = found

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.onnx_rules import HEAD_RULES, check_bundle_graph
 from edgedec.drafters._networks.shared import SharedInstances
 from edgedec.errors import BundleCorrupt
+from edgedec.runtime.onnx_memory import limit_values
 
 Floats = NDArray[np.float32]
 # Below this, starting another thread costs more than it saves.
@@ -40,7 +42,7 @@ def open_network(bundle: Bundle, file: str, threads: int = 1) -> Network:
     path = bundle.file(file)
     threads = max(1, min(threads, bundle.manifest.files[file].size // _BYTES_PER_THREAD))
     key = str(path.resolve()), bundle.manifest.files[file].sha256, threads
-    return _networks.get(key, lambda: Network(path, threads))
+    return _networks.get(key, lambda: Network(check_bundle_graph(bundle, file, HEAD_RULES), threads))
 
 
 def _session(path: Path, threads: int) -> Any:
@@ -51,6 +53,7 @@ def _session(path: Path, threads: int) -> Any:
     options.log_severity_level = 3
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    limit_values(options)
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's own kinds

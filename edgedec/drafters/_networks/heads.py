@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
+from edgedec.bundle.onnx_rules import HEAD_RULES, check_bundle_graph
 from edgedec.drafters._networks.shared import SharedInstances
 from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.runtime.onnx_memory import limit_values
 
 if TYPE_CHECKING:
     from edgedec.bundle.manifest import Head
@@ -58,7 +60,7 @@ class DraftHead:
     def __init__(self, bundle: Bundle, interface: HeadInterface, threads: int = 1) -> None:
         self.interface, self.kind = interface, interface.kind
         self.facts: Head = bundle.manifest.heads[self.kind]
-        self._path, self._hidden = bundle.file(self.facts.file), bundle.spec.hidden_size
+        self._path, self._hidden = check_bundle_graph(bundle, self.facts.file, HEAD_RULES), bundle.spec.hidden_size
         self._session = self._opened(threads)
         self._run, self._outputs = self._session.run, list(interface.outputs)
 
@@ -75,6 +77,7 @@ class DraftHead:
         options.log_severity_level = 3
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        limit_values(options)
         try:
             session = ort.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's own kinds
