@@ -8,7 +8,7 @@ zeros elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class _Peft:
     def scale(self, module: str, rank: int) -> float:
         """The factor of B A x."""
         alpha = _pattern(self.config.get("alpha_pattern"), module, self.config.get("lora_alpha", 8))
+        if type(alpha) not in (int, float) or not isfinite(alpha):
+            raise CheckpointError(f"{self.folder / CONFIG}: lora_alpha of {module}: {str(alpha)[:60]!r} is no number")
         return float(alpha) / (sqrt(rank) if self.config.get("use_rslora") else rank)
 
     def pair(self, module: str) -> LowRank | None:
@@ -54,6 +56,9 @@ class _Peft:
         names = [f"{_PREFIX}{module}.lora_{part}.weight" for part in "AB"]
         if names[0] not in self.tensors or names[1] not in self.tensors:
             return None
+        one, two = (self.tensors[name].shape for name in names)
+        if len(one) != 2 or len(two) != 2 or one[0] != two[1] or not 0 < one[0] <= max(one[1], two[0]):
+            raise CheckpointError(f"{self.folder}: {module}: A {list(one)} and B {list(two)} are no low-rank pair")
         a, b = (_read(name, self.tensors[name]) for name in names)
         return LowRank(a, b * np.float32(self.scale(module, len(a))))
 
@@ -88,6 +93,8 @@ def _check(folder: Path, config: dict[str, Any]) -> None:
         raise CheckpointError(f"{folder / CONFIG}: peft_type {config.get('peft_type')!r} is not supported, only LORA")
     if config.get("bias", "none") != "none":
         raise CheckpointError(f"{folder / CONFIG}: bias {config['bias']!r} is not supported, only none")
+    if not isinstance(config.get("alpha_pattern") or {}, dict):
+        raise CheckpointError(f"{folder / CONFIG}: alpha_pattern is not an object")
     for key in _REFUSED:
         if config.get(key):
             raise CheckpointError(f"{folder / CONFIG}: {key} is not supported; merge the adapter and export the result")

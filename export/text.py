@@ -23,6 +23,8 @@ def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
     settings = _json(source / "tokenizer_config.json")
     bos, eos = _first("bos_token_id", generation, config), _first("eos_token_id", generation, config)
     ends = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    for key, ids in {"bos_token_id": (bos,) if bos is not None else (), "eos_token_id": ends}.items():
+        _check_ids(source, key, ids)
     if not (source / TOKENIZER).is_file():
         if any(source.glob("tokenizer.model")):
             raise CheckpointError(
@@ -56,6 +58,12 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected an object")
     return data
+
+
+def _check_ids(source: Path, key: str, ids: tuple[Any, ...]) -> None:
+    for id_ in ids:
+        if type(id_) is not int or not 0 <= id_ < 1 << 31:
+            raise CheckpointError(f"{source}: {key}: {str(id_)[:60]!r} is not the number of a token")
 
 
 def _first(key: str, *places: dict[str, Any]) -> Any:

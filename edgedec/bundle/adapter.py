@@ -20,7 +20,7 @@ from edgedec.spec import ModelSpec, Moe
 from edgedec.storage.arrays import read_arrays, write_arrays
 
 MAGIC = b"EDGELORA"
-_VERSION = 1
+_VERSION, _MOST_PARTS = 1, 8
 # The matrices of an `Moe` block that hold all its experts.
 STACKED = ("gate_up", "down")
 Array = NDArray[np.float32]
@@ -95,7 +95,8 @@ def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDA
     a, b, shape = arrays.get(f"{name}.a"), arrays.get(f"{name}.b"), spec.tensors().get(name)
     if a is None or b is None or shape is None or name not in adaptable(spec) or a.ndim != 2 or b.ndim != 2:
         raise UsageError(f"{path}: {name} is no matrix of this model; make the adapter again for this bundle")
-    if (b.shape[0], a.shape[1]) != shape or b.shape[1] != len(a):
+    # A matrix may be stacked from several, whose ranks lie side by side.
+    if (b.shape[0], a.shape[1]) != shape or b.shape[1] != len(a) or not 0 < len(a) <= _MOST_PARTS * max(shape):
         raise UsageError(f"{path}: {name} does not fit this model; make the adapter again for this bundle")
     if a.dtype != np.float32 or b.dtype != np.float32 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise UsageError(f"{path}: {name} is not finite float32; make the adapter again")

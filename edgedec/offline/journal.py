@@ -143,7 +143,10 @@ class Journal:
             self.header, end = header, len(first)
             for line in file:
                 entry = _checked(line)
-                if entry is None or entry["row"] in self.done:
+                if entry == header:  # of two copies that were put together
+                    end += len(line)
+                    continue
+                if entry is None or not _is_row(line) or entry["row"] in self.done:
                     break
                 self.done.add(entry["row"])
                 self.failed += "failed" in entry
@@ -160,6 +163,9 @@ def _entries(path: Path, done: Done, end: int) -> Iterator[Entry]:
         offset = len(file.readline())
         while offset < end:
             line = file.readline()
+            if not _is_row(line):
+                offset += len(line)
+                continue
             body = json.loads(line[: line.index(_OUT)] + b"}")
             waiting[body["row"]] = Entry(body["row"], body["of"], offset, len(line))
             offset += len(line)
@@ -179,6 +185,11 @@ def _checked(line: bytes) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(b"{" + line[_SKIP:])
     return found
+
+
+def _is_row(line: bytes) -> bool:
+    """Whether a line is a row's and not a header."""
+    return line[_SKIP:].startswith(b'"row": ')
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

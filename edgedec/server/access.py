@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
+from edgedec.errors import UsageError
 from edgedec.server.answers import JsonAnswer
 from edgedec.server.errors import APIError
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgedec.requests")
 # Paths that need no key: monitoring has none, and the page has a field for it.
 _OPEN = ("/health", "/")
-_LOCAL = ("localhost", "127.0.0.1", "::1")
+# What a header's value may hold, but for spaces at its ends, which HTTP cuts off.
+_SENDABLE = re.compile(rb"[\x20-\x7e\x80-\xff]*")
+_ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[!-.0-~]+")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,21 @@ class AccessPolicy:
     key: str | None = None
     origin: str | None = None
     local: bool = True
+
+    def __post_init__(self) -> None:
+        if self.key is not None and (not self.keys or any(key.strip(b" ") != key for key in self.keys)):
+            raise UsageError("the API key is empty, or no header can carry it: no spaces at its ends, no line ends")
+        if self.origin is not None and not _ORIGIN.fullmatch(self.origin):
+            raise UsageError(f"CORS: {self.origin!r} is not an origin, such as https://a.example")
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The key as clients may send it: as UTF-8, some as Latin-1; none if no header can carry it."""
+        key = self.key or ""
+        spelled = [key.encode("utf-8", "surrogateescape")]
+        if key.isascii() is False and all(ord(character) < 256 for character in key):
+            spelled.append(key.encode("latin-1"))
+        return tuple(one for one in spelled if one and _SENDABLE.fullmatch(one))
 
 
 class AccessMiddleware:
@@ -77,15 +96,16 @@ class AccessMiddleware:
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        if self._policy.local and host_of(headers.get("host", "")) not in _LOCAL:
+        if self._policy.local and not is_local(host_of(headers.get("host", ""))):
             raise APIError(403, "this server answers to localhost and 127.0.0.1 only", code="wrong_host")
 
     def _check_key(self, headers: Headers) -> None:
         if self._policy.key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Raw bytes, because compare_digest accepts only ASCII in strings.
-        if scheme.lower() != "bearer" or not compare_digest(given.strip().encode("latin-1"), self._policy.key.encode()):
+        # Raw bytes, because compare_digest accepts only ASCII in strings; strip() alone would cut Latin-1's own spaces.
+        sent = given.strip(" \t").encode("latin-1")
+        if scheme.lower() != "bearer" or not any([compare_digest(sent, key) for key in self._policy.keys]):
             raise APIError(401, "give the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
     def _mark(self, message: Message) -> None:

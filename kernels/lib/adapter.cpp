@@ -54,7 +54,8 @@ void Adapter::add(const std::string& path, const std::string& name) {
     throw Failure(EDGEDEC_USAGE, path + ": " + name.substr(0, 60) + " is no matrix of this model that an adapter may change");
   const SavedArray &a = file_.arrays.at(name + ".a"), &b = file_.arrays.at(name + ".b");
   const bool fits = a.shape.size() == 2 && b.shape.size() == 2 && b.shape[0] == shape->second[0] &&
-                    a.shape[1] == shape->second[1] && b.shape[1] == a.shape[0] && a.type == "float32" && b.type == "float32";
+                    a.shape[1] == shape->second[1] && b.shape[1] == a.shape[0] && a.shape[0] > 0 &&
+                    a.shape[0] <= 8 * std::max(b.shape[0], a.shape[1]) && a.type == "float32" && b.type == "float32";
   if (!fits) throw Failure(EDGEDEC_USAGE, path + ": " + name + " does not fit this model; make the adapter again for this bundle");
   const auto floats = [&](const SavedArray& array) {
     auto made = std::make_unique<std::vector<float>>(array.bytes / 4);
