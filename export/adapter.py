@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LowRank, adaptable
 from edgedec.errors import CheckpointError
+from edgedec.export.links import check_links
 from edgedec.export.safetensors import Stored, elements, read_header, read_json
 from edgedec.models import Part, Source, architecture
 from edgedec.spec import Attention, Block, ModelSpec
@@ -66,6 +67,7 @@ class _Peft:
 def read_peft(folder: Path, bundle: Bundle) -> dict[str, LowRank]:
     """The low-rank weights of a PEFT LoRA checkpoint, by the bundle's matrices; CheckpointError if a setting cannot be
     kept exactly."""
+    check_links(folder)
     config = read_json(folder / CONFIG)
     _check(folder, config)
     peft = _Peft(folder, read_header(folder / WEIGHTS), config)

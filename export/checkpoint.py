@@ -19,6 +19,7 @@ import numpy as np
 from edgedec.bundle.advice import advice
 from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
+from edgedec.export.links import check_links
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
@@ -45,6 +46,7 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
         folder = Path(folder)
+        check_links(folder)
         config, tensors = read_json(folder / "config.json"), _tensors(folder)
         quantization = find(folder, config, tensors)
         if quantization is None:

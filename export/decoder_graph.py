@@ -22,6 +22,7 @@ from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.manifest import FORMAT, VERSION, Artifact, KVScales, Manifest
 from edgedec.bundle.onnx_rules import DECODER_RULES, check_graph
 from edgedec.errors import BundleError, CheckpointError, UsageError
+from edgedec.export.links import check_link, check_links
 from edgedec.export.safetensors import read_json
 from edgedec.export.text import copy_text
 from edgedec.export.writer import Progress, hashed, write_manifest
@@ -64,10 +65,13 @@ def import_graph(
 ) -> Imported:
     """Import the ONNX decoder in the folder `source` to the bundle folder `out`."""
     graph = find_graph(source, options.file)
+    check_links(source, "onnx")
     config = read_json(
         next((p for p in (graph.parent, source) if (p / "config.json").is_file()), source) / "config.json"
     )
     files = [graph, *_data_files(graph)]
+    for file in files:
+        check_link(source, file)
     try:
         check_graph(graph, DECODER_RULES, {file.name: file.stat().st_size for file in files[1:]})
     except BundleError as error:

@@ -16,6 +16,7 @@ from edgedec.bundle.cached import HubName
 from edgedec.bundle.locate import GGUF, HUB
 from edgedec.errors import CheckpointError, RuntimeUnavailable
 from edgedec.export.gguf.file import MAX_PARTS, PART
+from edgedec.export.hub_names import check_snapshot, checked_names
 
 Progress = Callable[[str, int, int], None]
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -35,9 +36,14 @@ def download(model: HubName, progress: Progress = lambda *_: None, torch_files: 
     which may be there in the place of safetensors, for a reader that builds tensors and nothing else."""
     hub, problems = _client(model), list[str]()
     try:
-        folder = Path(
-            hub.snapshot_download(model.id, revision=model.revision, allow_patterns=[*HUB_FILES, *torch_files])
-        )
+        with checked_names():
+            folder = check_snapshot(
+                Path(
+                    hub.snapshot_download(model.id, revision=model.revision, allow_patterns=[*HUB_FILES, *torch_files])
+                )
+            )
+    except CheckpointError as error:
+        raise CheckpointError(f"{model}: {error}") from None
     except Exception as error:  # the exception classes of the client and its HTTP library change by version
         raise CheckpointError(f"{model}: {_why(hub, error)}") from None
     if not list(folder.glob("*.safetensors")) and not any((folder / name).is_file() for name in torch_files):
@@ -72,7 +78,10 @@ def download_file(model: HubName) -> Path:
     hub, found = _client(model), list[Path]()
     for file in _parts(model.file):
         try:
-            found.append(Path(hub.hf_hub_download(model.id, file, revision=model.revision)))
+            with checked_names():
+                found.append(Path(hub.hf_hub_download(model.id, file, revision=model.revision)))
+        except CheckpointError as error:
+            raise CheckpointError(f"{model}: {error}") from None
         except Exception as error:
             raise CheckpointError(f"{model}: {file}: {_why(hub, error)}") from None
         for name in _damaged(found[-1]):

@@ -17,6 +17,7 @@ from edgedec.bundle.cached import HubName
 from edgedec.errors import CheckpointError, RuntimeUnavailable, UsageError
 from edgedec.export.decoder_graph import Imported, ImportOptions, import_graph
 from edgedec.export.download import download
+from edgedec.export.links import check_links
 from edgedec.export.writer import Progress
 
 VARIABLE, PROGRAM = "EDGEDEC_OPTIMUM_CLI", "optimum-cli"
@@ -36,6 +37,7 @@ def export_via_optimum(
         source = download(HubName.parse(checkpoint), progress).folder
     if not list(source.glob("*.safetensors")):
         raise CheckpointError(f"{source}: no safetensors there; save the model with model.save_pretrained(folder)")
+    check_links(source)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent) as folder:
         progress("optimum", 0, 1)

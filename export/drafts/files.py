@@ -18,6 +18,7 @@ from edgedec.bundle.cached import HubName
 from edgedec.errors import BadTensor, CheckpointError, RuntimeUnavailable
 from edgedec.export.checkpoint import INDEX, SINGLE, Checkpoint
 from edgedec.export.download import download
+from edgedec.export.links import check_links
 from edgedec.export.safetensors import Array, read_header, read_json
 from edgedec.extras import install_command
 
@@ -83,6 +84,7 @@ def open_draft(place: str | Path) -> DraftCheckpoint:
         if folder.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
             raise CheckpointError(f"{place}: neither a folder with a config.json and weights of a draft nor a Hub id")
         folder = download(HubName.parse(str(place)), torch_files=_TORCH).folder
+    check_links(folder)
     config = read_json(folder / "config.json")
     if (folder / SINGLE).is_file() or (folder / INDEX).is_file():
         opened = Checkpoint.open(folder)

@@ -1,5 +1,6 @@
 #include "adapter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
