@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from edgedec.bundle.locate import Progress, announce
 from edgedec.cli._ending import INTERRUPTED, ending_by_signals
+from edgedec.cli._visible import visible, visible_streams
 from edgedec.errors import EdgedecError
 
 # The order of the help: texts; models; training; what is in a bundle; measurements and the machine. A verb that is not
@@ -163,7 +164,8 @@ def run_app(argv: list[str]) -> int:
     if COMPLETE in os.environ:
         import_module("typer.completion").completion_init()
     group = typer.main.get_command(app)
-    code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
+    with visible_streams():
+        code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
     return code
 
 
@@ -179,7 +181,7 @@ def _converting(what: str, folder: Path) -> Iterator[Progress]:
 
 def complain(name: str, message: str) -> None:
     """One line on stderr."""
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name}: {visible(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _misuse(error: Any) -> tuple[str, str]:

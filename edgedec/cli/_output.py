@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from edgedec.cli._visible import plain_stderr, visible, visible_json
+
 Cells = Sequence[object]
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    print(visible_json(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 def size(n: float) -> str:
@@ -28,8 +30,8 @@ def size(n: float) -> str:
 def print_table(rows: Sequence[Cells], header: Cells = (), title: str = "") -> None:
     """Columns on stdout, without lines; numbers in pipes and terminals look the same."""
     if title:
-        print(f"\n{title}")
-    texts = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+        print(f"\n{visible(title)}")
+    texts = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
     columns = range(max(map(len, texts), default=0))
     widths = [max(len(row[i]) for row in texts if i < len(row)) for i in columns]
     for row in texts:
@@ -82,7 +84,7 @@ def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None
     from rich.progress import Progress
 
     tasks: dict[str, Any] = {}
-    with Progress(console=Console(stderr=True)) as bars:
+    with Progress(console=Console(file=plain_stderr())) as bars:
 
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:

@@ -13,6 +13,7 @@ import typer
 
 from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json
+from edgedec.cli._visible import plain_stderr
 
 if TYPE_CHECKING:
     import edgedec
@@ -169,7 +170,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     columns = [rich.TextColumn(text) for text in ("{task.fields[rows]} rows", "{task.fields[speed]} tokens/s")]
     left = rich.TimeRemainingColumn(elapsed_when_finished=True)
-    with rich.Progress(columns[0], rich.BarColumn(), columns[1], left, console=Console(stderr=True)) as bar:
+    with rich.Progress(columns[0], rich.BarColumn(), columns[1], left, console=Console(file=plain_stderr())) as bar:
         task = bar.add_task("", total=None, rows=0, speed="-")
         first: list[int] = []
 
