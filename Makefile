@@ -20,7 +20,7 @@ TORCH ?= torch==2.13.0
 # As many tests at a time as there are cores, four at most: each process takes up to 1.7 GB.
 JOBS ?= -n logical --maxprocesses 4
 
-.PHONY: android demo demo-c demo-web lib-cross test test-all test-slow lint types pytest clients android clean
+.PHONY: android demo demo-c demo-web lib-cross fuzz test test-all test-slow lint types pytest clients android clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -62,6 +62,12 @@ types: $(VENV)/.dev
 
 pytest: $(VENV)/.dev
 	$(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"
+
+# Coverage-guided fuzzing: make fuzz SECONDS=600, of each of TARGET="json pattern ..." (all by default).
+SECONDS ?= 60
+fuzz: $(VENV)/.dev
+	$(PIP) "atheris>=3.0" || true
+	$(BIN)/python tests/fuzz.py $(TARGET) --seconds $(SECONDS)
 
 test-all: $(VENV)/.all
 	EDGEDEC_ALL_TESTS=1 $(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder

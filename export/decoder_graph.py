@@ -64,18 +64,10 @@ def import_graph(
     source: Path, out: Path, options: ImportOptions = ImportOptions(), progress: Progress = lambda *_: None
 ) -> Imported:
     """Import the ONNX decoder in the folder `source` to the bundle folder `out`."""
-    graph = find_graph(source, options.file)
-    check_links(source, "onnx")
+    graph, *_ = files = _checked_files(source, options.file)
     config = read_json(
         next((p for p in (graph.parent, source) if (p / "config.json").is_file()), source) / "config.json"
     )
-    files = [graph, *_data_files(graph)]
-    for file in files:
-        check_link(source, file)
-    try:
-        check_graph(graph, DECODER_RULES, {file.name: file.stat().st_size for file in files[1:]})
-    except BundleError as error:
-        raise CheckpointError(str(error)) from None
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     with replacing_folder(out, force=options.force) as folder:
@@ -106,6 +98,20 @@ def import_graph(
         write_manifest(folder, manifest)
         off = _check(Bundle.open(folder), options.threads)
     return Imported(Bundle.open(out), off)
+
+
+def _checked_files(source: Path, name: str | None) -> list[Path]:
+    """The decoder's graph, which may be opened, and its data files."""
+    graph = find_graph(source, name)
+    check_links(source, "onnx")
+    files = [graph, *_data_files(graph)]
+    for file in files:
+        check_link(source, file)
+    try:
+        check_graph(graph, DECODER_RULES, {file.name: file.stat().st_size for file in files[1:]})
+    except BundleError as error:
+        raise CheckpointError(str(error)) from None
+    return files
 
 
 def find_graph(source: Path, file: str | None = None) -> Path:

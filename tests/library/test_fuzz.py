@@ -11,6 +11,8 @@ from pathlib import Path
 import c_toys as toys
 import pytest
 from clibrary import HEADER, needs_compiler, needs_patience
+from fuzz import CORPUS, corpus_of
+from hostile.readers import READERS
 
 # How many in the fast tests.
 COUNTS = {"json": 1000, "pattern": 1000, "tokenizer": 400, "text": 500, "manifest": 300, "index": 300, "session": 300,
@@ -57,6 +59,25 @@ def run(program: Path, toy: Path, target: str, count: int, seeds: list[Path]) ->
 @pytest.mark.parametrize("target", toys.TARGETS)
 def test_random_input(program: Path, toy: Path, seeds: dict[str, list[Path]], target: str) -> None:
     assert 0 < run(program, toy, target, COUNTS[target], seeds[target]) < COUNTS[target]
+
+
+@needs_compiler
+@pytest.mark.parametrize("target", toys.TARGETS)
+def test_what_fuzzers_kept(program: Path, toy: Path, tmp_path: Path, target: str) -> None:
+    """Inputs that reach what others do not, as `make fuzz` found them."""
+    files = corpus_of(target, tmp_path)
+    assert len(files) > 20
+    command = [program, "replay", *files]
+    done = subprocess.run(command, env=toys.environment(toy, target), capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, (target, done.stderr[-3000:])
+    ran, accepted = map(int, done.stdout.split())
+    assert ran == len(files)
+    assert 0 < accepted < ran
+
+
+def test_the_corpus_is_small() -> None:
+    assert sum(path.stat().st_size for path in CORPUS.glob("*.zip")) < 2_000_000
+    assert {path.stem for path in CORPUS.glob("*.zip")} == {*toys.TARGETS, *READERS}
 
 
 @needs_compiler

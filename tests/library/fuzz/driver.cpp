@@ -1,6 +1,7 @@
 // The targets without libFuzzer: changes seeds at random, and counts.
 //
 //     driver COUNT SEED FILE...     prints how many inputs there were and how many of them were accepted
+//     driver replay FILE...         runs each file as it is; prints the same
 //     driver seeds FOLDER           writes seeds
 #include <algorithm>
 #include <cstdio>
@@ -44,6 +45,11 @@ std::string changed(std::string text) {
   return text;
 }
 
+std::string content(const char* path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
 std::string noise() {
   std::string out(below(400), '\0');
   for (char& c : out) c = (char)rng();
@@ -55,13 +61,18 @@ std::string noise() {
 int main(int argc, char** argv) {
   if (argc == 3 && !std::strcmp(argv[1], "seeds")) return fuzz::write_seeds(argv[2]), 0;
   if (argc < 3) return 2;
+  if (!std::strcmp(argv[1], "replay")) {
+    long good = 0;
+    for (int i = 2; i < argc; i++) {
+      const std::string input = content(argv[i]);
+      good += fuzz::accepted((const uint8_t*)input.data(), input.size());
+    }
+    return std::printf("%d %ld\n", argc - 2, good), 0;
+  }
   const long count = std::atol(argv[1]);
   rng.seed(std::strtoull(argv[2], nullptr, 10));
   std::vector<std::string> seeds;
-  for (int i = 3; i < argc; i++) {
-    std::ifstream in(argv[i], std::ios::binary);
-    seeds.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  }
+  for (int i = 3; i < argc; i++) seeds.push_back(content(argv[i]));
   long good = 0;
   for (long i = 0; i < count; i++) {
     const std::string input = seeds.empty() ? noise() : changed(seeds[below(seeds.size())]);
