@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 # C0, DEL and C1, and what turns the order of letters around.
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -54,7 +55,7 @@ def visible_streams() -> Iterator[None]:
             shown.detach()  # its buffer is that of the stream before it
 
 
-def plain_stderr() -> io.TextIOBase:
+def plain_stderr() -> TextIO:
     """The stream to draw on, by escape sequences of our own."""
-    stream = sys.stderr
-    return sys.__stderr__ if isinstance(stream, VisibleStream) and sys.__stderr__ is not None else stream  # type: ignore[return-value]
+    plain = sys.__stderr__
+    return plain if isinstance(sys.stderr, VisibleStream) and plain is not None else sys.stderr

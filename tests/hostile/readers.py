@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-SECONDS = 1.0
+SECONDS = 0.2
 
 
 def gguf(raw: bytes) -> None:
