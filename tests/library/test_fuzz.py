@@ -63,9 +63,9 @@ def test_random_input(program: Path, toy: Path, seeds: dict[str, list[Path]], ta
 
 @needs_compiler
 @pytest.mark.parametrize("target", toys.TARGETS)
-def test_what_fuzzers_kept(program: Path, toy: Path, tmp_path: Path, target: str) -> None:
+def test_what_fuzzers_kept(program: Path, toy: Path, seeds: dict[str, list[Path]], tmp_path: Path, target: str) -> None:
     """Inputs that reach what others do not, as `make fuzz` found them."""
-    files = corpus_of(target, tmp_path)
+    files = [*seeds[target], *corpus_of(target, tmp_path)]
     assert len(files) > 20
     command = [program, "replay", *files]
     done = subprocess.run(command, env=toys.environment(toy, target), capture_output=True, text=True, timeout=3000)
