@@ -105,7 +105,7 @@ class AccessMiddleware:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Raw bytes, because compare_digest accepts only ASCII in strings; strip() alone would cut Latin-1's own spaces.
         sent = given.strip(" \t").encode("latin-1")
-        if scheme.lower() != "bearer" or not any([compare_digest(sent, key) for key in self._policy.keys]):
+        if scheme.lower() != "bearer" or not any(compare_digest(sent, key) for key in self._policy.keys):
             raise APIError(401, "give the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
     def _mark(self, message: Message) -> None:

@@ -61,6 +61,7 @@ HEAVY = (
     "instructor",
     "llm",
     "schemathesis",
+    "atheris",
     "ziglang",
 )
 
