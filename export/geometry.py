@@ -225,7 +225,8 @@ def _padded_block(block: Block, g: Geometry) -> Block:
 def _padded_rope(rope: Rope, s: Geometry, g: Geometry) -> Rope:
     """The source's frequencies; what the new pairs hold is zero however it is turned."""
     more = _pairs(len(rope.inv_freq), s, g) - len(rope.inv_freq)
-    return replace(rope, inv_freq=rope.inv_freq + rope.inv_freq[-1:] * more)
+    long = rope.long_inv_freq + rope.long_inv_freq[-1:] * more
+    return replace(rope, inv_freq=rope.inv_freq + rope.inv_freq[-1:] * more, long_inv_freq=long)
 
 
 def _pairs(pairs: int, s: Geometry, g: Geometry) -> int:

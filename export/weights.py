@@ -81,14 +81,14 @@ class WeightsFile:
             return tensor
         return replace(tensor, zeros=self.array(packed_zeros(np.concatenate(zeros), tensor)))
 
-    def rope(self, rope: Rope, context: int) -> tuple[int, int]:
-        """Write the cos and the sin table [context, pairs] of a rope; returns their offsets."""
+    def rope(self, rope: Rope, spec: ModelSpec) -> tuple[int, int]:
+        """Write the cos and the sin table [positions, pairs] of a rope; returns their offsets."""
         offsets = []
         for function in (np.cos, np.sin):
             offsets.append(self._align())
-            for start in range(0, context, _ROPE_ROWS):
-                positions = np.arange(start, min(start + _ROPE_ROWS, context))
-                angles = positions[:, None] * np.array(rope.inv_freq)
+            for start in range(0, spec.positions, _ROPE_ROWS):
+                positions = np.arange(start, min(start + _ROPE_ROWS, spec.positions))
+                angles = rope.angles(positions, spec.original_length)
                 self._write((rope.scale * function(angles)).astype(np.float32))
         return offsets[0], offsets[1]
 

@@ -97,7 +97,7 @@ class BundleWriter:
         with (self.folder / self._weights).open("wb") as file:
             weights = WeightsFile(file, self.contents.layout)
             scales = fill(lambda name, read, kept=None: self._add(weights, name, read, kept))
-            ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
+            ropes = tuple(weights.rope(rope, spec) for rope in spec.ropes)
             offsets = {
                 kv: weights.array(np.concatenate([np.zeros(0, np.float32), *(a.ravel() for a in found)]))
                 for kv, found in scales.items()

@@ -29,7 +29,8 @@ def rope_table(
     `legacy`: do the old keys apply to this layer type? `partial`: a part of a head may be rotated.
     """
     scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
-    if layer_type and set(parameters) & set(LAYER_TYPES):
+    nested = bool(layer_type and set(parameters) & set(LAYER_TYPES) and not (legacy and scaling))
+    if nested and layer_type:
         parameters = ConfigReader(parameters, f"{r.where} rope_parameters", set(LAYER_TYPES)).table(layer_type)
     table: dict[str, Any] = dict((legacy and scaling) or parameters)
     if "type" in table:
@@ -38,8 +39,8 @@ def rope_table(
     table.setdefault("rope_theta", r.number("rope_theta", theta) if legacy else theta)
     if r.maybe_number("partial_rotary_factor") is not None:
         table.setdefault("partial_rotary_factor", r.values["partial_rotary_factor"])
-    # A length outside the table has priority over one inside it (as in Phi-3).
-    original = r.maybe_whole("original_max_position_embeddings")
+    # A length outside the table has priority over one inside it, but for tables of layer types.
+    original = None if nested else r.maybe_whole("original_max_position_embeddings")
     if original is not None:
         table["original_max_position_embeddings"] = original
     table.setdefault("original_max_position_embeddings", r.whole("max_position_embeddings"))
@@ -50,29 +51,37 @@ def rope_table(
 
 
 def context_length(r: ConfigReader, p: ConfigReader, asked: int | None) -> int:
-    """The requested length, if the model supports it; by default the longest that needs no other rope. A dynamic rope
-    is stretched to `factor` times the length of training on request."""
+    """The requested length, if the model supports it; by default the longest. A dynamic rope is stretched to `factor`
+    times the length of training on request."""
     longest = r.whole("max_position_embeddings")
-    usual = min(longest, _original(p)) if p.text("rope_type") == "longrope" else longest
     most = int(longest * max(p.number("factor"), 1.0)) if p.text("rope_type") == "dynamic" else longest
     if asked is not None and not 1 <= asked <= most:
         reach = f" (its dynamic rope reaches {most})" if most > longest else ""
         raise r.fail("max_position_embeddings", f"is {longest}{reach}; a context of {asked} is out of range")
-    return asked or usual
+    return asked or longest
 
 
 def rope(r: ConfigReader, p: ConfigReader, head_dim: int, context: int) -> Rope:
     """The frequencies and the scale of the rope that table `p` of config `r` describes."""
     kind = p.text("rope_type")
-    if kind not in KINDS:
-        raise p.fail("rope_type", f"{kind!r} is not one of {', '.join(KINDS)}")
+    if kind not in (*KINDS, "longrope"):
+        raise p.fail("rope_type", f"{kind!r} is not one of {', '.join(KINDS)}, longrope")
     dim = int(head_dim * p.number("partial_rotary_factor", 1.0))
     if dim < 2 or dim > head_dim or (dim == head_dim and dim % 2):
         raise p.fail("partial_rotary_factor", f"rotates {dim} of {head_dim} dims of a head, which cannot be")
     _original(p)
-    inv_freq, scale = KINDS[kind](p, dim, r.whole("max_position_embeddings"), context)
+    longest = r.whole("max_position_embeddings")
+    if kind == "longrope":
+        found = _longrope(p, dim, longest, context)
+    else:
+        inv_freq, scale = KINDS[kind](p, dim, longest, context)
+        found = Rope(_floats(inv_freq), float(scale))
     p.done()
-    return Rope(tuple(map(float, inv_freq)), float(scale))
+    return found
+
+
+def _floats(values: npt.NDArray[np.float32]) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 def _original(p: ConfigReader) -> int:
@@ -156,22 +165,19 @@ def _yarn_scale(p: ConfigReader, factor: float) -> float:
     return scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
 
 
-def _longrope(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
-    """LongRoPE (arXiv 2402.13753): a divisor for every pair, one set for short contexts, one for long.
-
-    transformers swaps the sets when a text outgrows the original length, which changes every key already
-    cached; a bundle is made for one side of that line.
-    """
+def _longrope(p: ConfigReader, dim: int, longest: int, context: int) -> Rope:
+    """LongRoPE (arXiv 2402.13753): a divisor for every pair, one set for texts of up to the original length, one for
+    longer texts. A context that no longer text fits into has the first set only."""
     original = _original(p)
     sets = {name: p.items(name, float) for name in ("short_factor", "long_factor")}
     for name, divisors in sets.items():
         if divisors is None or len(divisors) != (dim + 1) // 2 or min(divisors) <= 0:
             raise p.fail(name, f"must be a list of {(dim + 1) // 2} positive numbers")
-    chosen = sets["long_factor" if context > original else "short_factor"]
     factor = p.maybe_number("factor") or longest / original
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    inv_freq = np.float32(1) / (np.array(chosen, np.float32) * _periods(p, dim))
-    return inv_freq, p.maybe_number("attention_factor") or usual
+    short, long = (_floats(np.float32(1) / (np.array(s, np.float32) * _periods(p, dim))) for s in sets.values())
+    scale = float(p.maybe_number("attention_factor") or usual)
+    return Rope(short, scale, long, original) if context > original else Rope(short, scale)
 
 
 KINDS: dict[str, Callable[[ConfigReader, int, int, int], Frequencies]] = {
@@ -180,5 +186,4 @@ KINDS: dict[str, Callable[[ConfigReader, int, int, int], Frequencies]] = {
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
-    "longrope": _longrope,
 }

@@ -30,7 +30,7 @@ class NativeModel:
         places = zip(bundle.manifest.ropes, spec.ropes, strict=True)
         ropes = (structs.RopeStruct * len(spec.ropes))(
             *[
-                structs.RopeStruct(self._base + cos, self._base + sin, len(rope.inv_freq), spec.context_length)
+                structs.RopeStruct(self._base + cos, self._base + sin, len(rope.inv_freq), spec.positions)
                 for (cos, sin), rope in places
             ]
         )

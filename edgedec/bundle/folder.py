@@ -274,7 +274,7 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
         if len(pair) != 2:
             raise BundleCorrupt(f"ropes[{i}]: expected a cos and a sin offset")
         for offset in pair:
-            yield f"rope {i}", offset, 4 * spec.context_length * len(rope.inv_freq)
+            yield f"rope {i}", offset, 4 * spec.positions * len(rope.inv_freq)
     for kv in manifest.kv_formats:
         if kv in ("int8", "int4"):
             offset = getattr(manifest.kv_scales, kv)

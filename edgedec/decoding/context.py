@@ -12,7 +12,7 @@ from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
 from edgedec.decoding.host_time import Gaps
 from edgedec.errors import ContextFull
 from edgedec.policies import CachePolicy
-from edgedec.runtime import Adapter
+from edgedec.runtime import Adapter, suit, suits
 from edgedec.sampling import Sampling
 
 
@@ -84,6 +84,16 @@ class Context:
             self.cache.truncate(length if self.policy is None else 0)
             if self.policy is not None:
                 self.policy.reset()
+
+    def suit(self, length: int | None = None) -> bool:
+        """Let the cache have the ropes of a text of this length, by default the present one; returns whether that
+        forgot what it held (`runtime.long_ropes`)."""
+        length = len(self.ids) if length is None else length
+        if suits(self.cache, length):
+            return False
+        self.forget(0)
+        suit(self.cache, length)
+        return True
 
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""

@@ -26,7 +26,7 @@ from edgedec.decoding.messages import DecodeLoop, DraftedStep, Request, Stats, S
 from edgedec.decoding.reading import read_pending
 from edgedec.decoding.step import VerifiedStep
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, Capabilities, Outputs, Rows
+from edgedec.runtime import Call, Capabilities, Outputs, Rows, rope_room
 
 _NONE, _PLAIN = Outputs(), Capabilities(kinds=(), kv_formats=())
 
@@ -85,6 +85,7 @@ class TextGeneration:
         capabilities: Capabilities = _PLAIN,
     ) -> None:
         self.stats = stats if stats is not None else Stats()
+        context.suit()
         self.stats.prompt, self.stats.cached = len(context.ids), context.cache.length
         if not context.ids:
             raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
@@ -165,6 +166,8 @@ class TextGeneration:
             self._drafter.prepare()  # before the clock starts, and after the first token: no token waits for it
         self._began = perf_counter()
         context = self.context
+        if context.suit():
+            self._drafter.reset()
         if context.policy is not None:
             yield from settle(context, self.capabilities.prefill_chunk, self._drafter)
         length = context.cache.length
@@ -249,7 +252,7 @@ class TextGeneration:
         context, left = self.context, self._left
         if context.hooks.slow():
             return 0
-        room = context.cache.capacity - len(context.ids)
+        room = min(context.cache.capacity - len(context.ids), rope_room(context.cache, len(context.ids)))
         if context.policy is not None:
             room = min(room, context.policy.room(context.cache.length))
         room = max(0, room if left is None else min(room, left - 1))

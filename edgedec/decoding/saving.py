@@ -10,7 +10,7 @@ from edgedec.decoding.apply_policy import restored
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Drafter
 from edgedec.errors import SessionError, UsageError
-from edgedec.runtime import Call, Rows, Runtime
+from edgedec.runtime import Call, Rows, Runtime, suit
 
 
 def save_context(path: str | PathLike[str], bundle: str, context: Context, drafter: Drafter, reread: bool) -> None:
@@ -65,6 +65,7 @@ def _adapter(context: Context) -> str:
 def _reread(path: str | PathLike[str], runtime: Runtime, context: Context, snapshot: Snapshot) -> Cache:
     """The cache of a saved text, computed again from its tokens and compared with the saved digest."""
     cache, can = runtime.new_cache(context.cache.capacity), runtime.capabilities
+    suit(cache, snapshot.length)
     while cache.length < snapshot.length:
         n = min(can.chunk(cache.length), snapshot.length - cache.length)
         rows = Rows.chain(snapshot.ids[cache.length : cache.length + n], cache.length)

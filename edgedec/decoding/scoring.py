@@ -24,6 +24,7 @@ _MOST_LOGITS = 8 << 20
 
 def next_probs(runtime: Runtime, context: Context) -> NDArray[np.float64]:
     """The distribution of the token after `context.ids` [vocab_size]."""
+    context.suit()
     prefill(runtime, context)
     logits = _logits(runtime, context, context.ids[-1:], context.cache)[0].astype(np.float64)
     context.cache.rollback()
@@ -36,6 +37,7 @@ def score(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]
     found = list[float]()
     if not ids:
         return found
+    context.suit(len(context.ids) + len(ids) - 1)
     prefill(runtime, context)
     if context.policy is not None:
         return _score_step_by_step(runtime, context.fork(), ids)
@@ -93,6 +95,7 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
     size = max(1, min(chunk, _MOST_LOGITS // cache.spec.vocab_size))
     found = [Token(ids[0])]
     cache.truncate(0)
+    context.suit()
     while cache.length < len(ids) - 1:
         start = cache.length
         rows = Rows.chain(ids[start:-1][:size], start)

@@ -15,14 +15,18 @@ from edgedec.cache.offload import Offload, StoredPrefix
 from edgedec.cache.prefixes import PrefixIndex
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Token
-from edgedec.runtime import Capabilities
+from edgedec.runtime import Capabilities, rope_key
 
 # A common prefix of fewer tokens is read again: where sharing copies a cache, and where it shares pages.
 _LEAST_COPIED, _LEAST_SHARED = 64, 8
 
 
 def adapter_key(context: Context) -> str:
-    """The key that texts must have in common, besides their tokens, to share a cache."""
+    """The key that texts must have in common, besides their tokens, to share a cache that is found."""
+    return _adapter(context) + rope_key(context.cache, len(context.ids))
+
+
+def _adapter(context: Context) -> str:
     return "" if context.adapter is None else context.adapter.digest
 
 
@@ -97,7 +101,7 @@ class SharedPrefixes:
         if fork is None or fork.length < self.least:  # a recurrent block may have kept no state there
             return False
         with self._lock:
-            self._index.insert(context.ids[: fork.length], fork, adapter_key(context))
+            self._index.insert(context.ids[: fork.length], fork, _adapter(context) + rope_key(fork))
         return True
 
     def evict(self, enough: Callable[[], bool]) -> None:

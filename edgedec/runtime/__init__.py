@@ -28,6 +28,7 @@ from edgedec.runtime.drafting import (
     TableSettings,
     WatchPrices,
 )
+from edgedec.runtime.long_ropes import rope_key, rope_room, suit, suits
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
     RUNTIMES,
@@ -37,6 +38,7 @@ from edgedec.runtime.registry import (
     choose_kv,
     choose_runtime,
     lacking_kinds,
+    open_engine,
     open_runtime,
     opened_with,
     unavailable_reason,
@@ -104,9 +106,14 @@ __all__ = [
     "lacking_kinds",
     "logits_of",
     "note_choice",
+    "open_engine",
     "open_runtime",
     "opened_with",
     "parse_device",
+    "rope_key",
+    "rope_room",
+    "suit",
+    "suits",
     "unavailable_reason",
     "why_chosen",
 ]

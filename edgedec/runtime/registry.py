@@ -11,7 +11,9 @@ from weakref import WeakKeyDictionary
 from edgedec.errors import RuntimeUnavailable
 from edgedec.plugins import Family
 from edgedec.runtime.call import Runtime
+from edgedec.runtime.chosen import note_choice, why_chosen
 from edgedec.runtime.devices import AUTO, CPU, UNNAMED, DeviceName, parse_device
+from edgedec.runtime.long_ropes import with_long_ropes
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -67,6 +69,16 @@ def unavailable_reason(name: str, bundle: Bundle, device: str = UNNAMED) -> str 
 
 def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
     """The runtime `runtimes/<name>.py` on `bundle`; RuntimeUnavailable names what is missing."""
+    engine = open_engine(name, bundle, options)
+    runtime = with_long_ropes(engine)
+    _opened.setdefault(runtime, opened_with(engine))
+    if why := why_chosen(engine):
+        note_choice(runtime, why)
+    return runtime
+
+
+def open_engine(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
+    """As `open_runtime`, as part of another runtime: positions are as the spec numbers them (`spec.rope`)."""
     options = options or RuntimeOptions()
     reason = _reason(name, bundle, parse_device(options.device))
     if reason is not None:

@@ -18,6 +18,7 @@ from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
+from edgedec.spec.rope import Rope, check_ropes
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
@@ -41,17 +42,6 @@ KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
 # A union in a manifest is told apart by `kind`.
 Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
-
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions: pair j turns by `inv_freq[j] * position`; cos and sin are scaled by `scale`.
-
-    `2 * len(inv_freq)` dims of a head are rotated, first half with second half; the rest pass.
-    """
-
-    inv_freq: tuple[float, ...]
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +90,16 @@ class ModelSpec:
         """The kinds of blocks that occur, sorted."""
         return tuple(sorted({block.kind for block in self.blocks}))
 
+    @cached_property
+    def original_length(self) -> int:
+        """Texts of more tokens have the ropes' second set of frequencies (`spec.rope`); 0: there is one set."""
+        return max((rope.original for rope in self.ropes), default=0)
+
+    @property
+    def positions(self) -> int:
+        """The positions that the ropes' tables have."""
+        return self.original_length + self.context_length
+
     @property
     def n_layers(self) -> int:
         return len(self.layers)
@@ -145,9 +145,7 @@ class ModelSpec:
                     raise BundleCorrupt(f"{where}.hidden_size: {self.hidden_size} is not a multiple of {LANES}")
         if self.opaque and (self.ropes or any(not isinstance(block, Opaque) for block in self.blocks)):
             raise BundleCorrupt(f"{where}.layers: opaque layers beside others, or beside ropes")
-        for i, rope in enumerate(self.ropes):
-            if not rope.inv_freq:
-                raise BundleCorrupt(f"{where}.ropes[{i}]: rotates nothing")
+        check_ropes(self, where)
         return self
 
     def _check_rope(self, block: Attention, where: str) -> None:

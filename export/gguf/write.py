@@ -60,8 +60,8 @@ def _require_llama(bundle: Bundle) -> None:
     if not alike or scaled or not _is_llama(spec.layers[0]):
         raise RuntimeUnavailable(f"only the arithmetic of a Llama is converted to GGUF, not this {spec.architecture}")
     rope = spec.ropes[0]
-    if rope.scale != 1 or 2 * len(rope.inv_freq) != _attention(spec).head_dim:
-        raise RuntimeUnavailable("only ropes over a whole head, unscaled, are converted to GGUF")
+    if spec.original_length or rope.scale != 1 or 2 * len(rope.inv_freq) != _attention(spec).head_dim:
+        raise RuntimeUnavailable("only ropes of one set over a whole head, unscaled, are converted to GGUF")
     for name, t in bundle.manifest.tensors.items():
         if t.zeros:
             raise RuntimeUnavailable(f"weights with zero points are not converted to GGUF: {name}")

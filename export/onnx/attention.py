@@ -104,10 +104,10 @@ def _tree_inputs(g: Graph, spec: ModelSpec, block: Attention, step: CallInputs) 
 
 
 def _rope(g: Graph, layout: Layout, block: Attention) -> list[str]:
-    """The cos and sin tables [context_length, pairs] of a block."""
+    """The cos and sin tables [positions, pairs] of a block."""
     if block.rope is None:
         return ["", ""]
-    shape = (layout.spec.context_length, len(layout.spec.ropes[block.rope].inv_freq))
+    shape = (layout.spec.positions, len(layout.spec.ropes[block.rope].inv_freq))
     offsets = dict(zip(("cos", "sin"), layout.ropes[block.rope], strict=True))
     return [g.external(f"rope.{block.rope}.{part}", FLOAT, shape, offset) for part, offset in offsets.items()]
 

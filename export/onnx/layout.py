@@ -40,6 +40,8 @@ def whole_model_reason(spec: ModelSpec) -> str | None:
     others = sorted(set(spec.kinds) - {"attention", "mlp"})
     if others:
         return f"it has {', '.join(others)} blocks"
+    if spec.original_length:
+        return f"its rope differs for texts of more than {spec.original_length} tokens"
     if spec.paired:
         return "its attention reads embeddings beside the state"
     if any(block.sinks for block in spec.attention.values()):

@@ -11,7 +11,7 @@ EngineModel::EngineModel(const Bundle& bundle) : bundle_(bundle) {
     const auto [cos, sin] = bundle.manifest.ropes[i];
     const uint8_t* base = bundle.weights->data;
     ropes_.push_back({(const float*)(base + cos), (const float*)(base + sin), (int32_t)spec.ropes[i].pairs,
-                      (int32_t)spec.context});
+                      (int32_t)spec.positions()});
   }
   model.vocab = (int32_t)spec.vocab, model.hidden = (int32_t)spec.hidden;
   model.n_blocks = (int32_t)blocks_.size(), model.n_ropes = (int32_t)ropes_.size();

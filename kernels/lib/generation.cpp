@@ -39,6 +39,7 @@ Generation::Generation(Session& session, const int32_t* prompt, int32_t n, const
   if (session.ids().empty()) throw Failure(EDGEDEC_USAGE, "nothing to continue: give at least one token");
   if (options_.sampling && options_.sampling->seeded) session.rng = Pcg64(options_.sampling->seed);
   if (texts) text_ = std::make_unique<TextStream>(*tokenizer, std::move(stops), session.ids());
+  session.suit((int)session.ids().size());
   counts_.size = sizeof counts_;
   counts_.prompt = (int32_t)session.ids().size(), counts_.cached = session.cached();
 }
@@ -71,6 +72,7 @@ bool Generation::next(int sequences) {
     if (counts_.generated && options_.max_tokens < 0 && !session_.slides()) return finish(EDGEDEC_CONTEXT), false;
     session_.make_room();
   }
+  session_.suit((int)session_.ids().size());
   session_.uncache_last();
   const int pending = session_.pending();
   piece_ = pending > Session::CHUNK;
@@ -82,7 +84,7 @@ bool Generation::next(int sequences) {
   }
   root_ = pending - 1;
   if (Drafting* drafting = session_.drafting(); drafting) {
-    const int64_t space = session_.capacity() - (int64_t)session_.ids().size();
+    const int64_t space = std::min<int64_t>(session_.capacity() - (int64_t)session_.ids().size(), session_.rope_room());
     const int64_t room = std::max<int64_t>(0, std::min(space, left_ == std::numeric_limits<int64_t>::max() ? space : left_ - 1));
     const int most = (int)std::min<int64_t>(room, Drafting::MOST);
     governing_ = drafting->decide(session_.ids(), session_.prompt(), root_ > 0, most, sequences);

@@ -215,7 +215,7 @@ void check_weights(const Manifest& m, const Json& scales, const std::string& whe
   for (const auto& [name, tensor] : m.tensors) check_tensor(name, tensor, m.spec, extents);
   if (m.ropes.size() != m.spec.ropes.size()) corrupt(where + ": ropes: not one table for each rope of the spec");
   for (size_t i = 0; i < m.ropes.size(); i++) {
-    const uint64_t bytes = 4 * (uint64_t)m.spec.context * (uint64_t)m.spec.ropes[i].pairs;
+    const uint64_t bytes = 4 * (uint64_t)m.spec.positions() * (uint64_t)m.spec.ropes[i].pairs;
     extents.check("a rope", m.ropes[i].first, bytes), extents.check("a rope", m.ropes[i].second, bytes);
   }
   Fields f(scales, where + ".kv_scales", EDGEDEC_CORRUPT);

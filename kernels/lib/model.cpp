@@ -168,11 +168,12 @@ int common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 
 }  // namespace
 
-int Model::find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int have) {
+int Model::find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int have, bool longer) {
   std::lock_guard<std::mutex> lock(prefix_mutex_);
   auto best = prefixes_.end();
   int most = have;
   for (auto at = prefixes_.begin(); at != prefixes_.end(); ++at) {
+    if (at->longer != longer) continue;
     const int same = std::min(common(at->ids, ids), ed_cache_length(at->cache.get()));
     if (same > most) most = same, best = at;
   }
@@ -181,17 +182,17 @@ int Model::find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int hav
   return ed_cache_length(cache);
 }
 
-void Model::keep_prefix(const ed_cache* cache, const std::vector<int32_t>& ids) {
+void Model::keep_prefix(const ed_cache* cache, const std::vector<int32_t>& ids, bool longer) {
   const int length = ed_cache_length(cache);
   if (!keeps_prefixes() || !length) return;
   std::lock_guard<std::mutex> lock(prefix_mutex_);
   const std::vector<int32_t> held(ids.begin(), ids.begin() + length);
   for (const Prefix& prefix : prefixes_)
-    if (common(prefix.ids, held) == length) return;
-  prefixes_.remove_if([&](const Prefix& p) { return common(p.ids, held) == (int)p.ids.size(); });
+    if (prefix.longer == longer && common(prefix.ids, held) == length) return;
+  prefixes_.remove_if([&](const Prefix& p) { return p.longer == longer && common(p.ids, held) == (int)p.ids.size(); });
   CachePtr fork(ed_cache_fork(cache, length, length));
   if (!fork) return;
-  prefixes_.push_front({held, std::move(fork)});
+  prefixes_.push_front({held, std::move(fork), longer});
   int tokens = 0;
   for (auto at = prefixes_.begin(); at != prefixes_.end();) {
     tokens += (int)at->ids.size();

@@ -55,8 +55,8 @@ class Model {
   bool keeps_prefixes() const { return options_.prefix_tokens > 0; }
   // Prefix caching: makes the cache begin with the longest common prefix of `ids` and the kept texts, if that
   // has more than `have` tokens; returns its length, or `have`.
-  int find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int have);
-  void keep_prefix(const ed_cache* cache, const std::vector<int32_t>& ids);
+  int find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int have, bool longer);
+  void keep_prefix(const ed_cache* cache, const std::vector<int32_t>& ids, bool longer);
   void prefix_use(uint64_t& bytes, int32_t& count) const;
   std::atomic<int32_t> sessions{0};
 
@@ -70,6 +70,7 @@ class Model {
   struct Prefix {
     std::vector<int32_t> ids;
     CachePtr cache;
+    bool longer;  // whether it has the ropes of a long text
   };
   ed_engine* start() const;
   void make_room(const ed_sequence* sequences, int n);

@@ -95,6 +95,7 @@ Session::Session(const Session& other)
       adapter_(other.adapter_),
       cache_(ed_cache_fork(other.cache_.get(), ed_cache_length(other.cache_.get()), other.capacity_)),
       prompt_(other.prompt_),
+      long_(other.long_),
       logits_(other.logits_),
       has_logits_(other.has_logits_) {
   if (!cache_) throw std::bad_alloc();
@@ -124,7 +125,8 @@ void Session::read(const int32_t* tokens, int32_t n) {
   has_logits_ = has_logits_ && same == n && cached() == n;
   ids_.assign(tokens, tokens + n);
   prompt_ = n;
-  if (model_->keeps_prefixes() && !adapter_) model_->find_prefix(cache_.get(), ids_, cached());
+  suit(n);
+  if (model_->keeps_prefixes() && !adapter_) model_->find_prefix(cache_.get(), ids_, cached(), long_);
   if (drafting_) drafting_->reset();
 }
 
@@ -163,6 +165,30 @@ void Session::make_room() {
   if (drafting_) drafting_->reset();
 }
 
+void Session::suit(int length) {
+  const int64_t original = model_->spec().original;
+  if (!original || long_ == (length > original)) return;
+  ed_cache_truncate(cache_.get(), 0);
+  long_ = length > original, has_logits_ = false;
+}
+
+// By the positions of what the cache holds.
+bool Session::cached_long() {
+  const ModelSpec& spec = model_->spec();
+  for (size_t b = 0; spec.original && b < spec.blocks.size(); b++) {
+    std::vector<int64_t> positions((size_t)ed_cache_slots(cache_.get(), (int)b));
+    if (spec.blocks[b].kind != KIND_ATTENTION || positions.empty()) continue;
+    ed_cache_positions(cache_.get(), (int)b, positions.data());
+    return positions[0] >= spec.original;
+  }
+  return false;
+}
+
+int Session::rope_room() const {
+  const int64_t original = model_->spec().original;
+  return original && !long_ ? (int)std::max<int64_t>(0, original - (int64_t)ids_.size()) : std::numeric_limits<int>::max();
+}
+
 void Session::uncache_last() {
   if (cached() >= (int)ids_.size()) ed_cache_truncate(cache_.get(), (int)ids_.size() - 1);
 }
@@ -172,13 +198,14 @@ void Session::commit(const int64_t* rows, int n) {
 }
 
 void Session::keep_prefix() {
-  if (!adapter_ && model_->keeps_prefixes()) model_->keep_prefix(cache_.get(), ids_);
+  if (!adapter_ && model_->keeps_prefixes()) model_->keep_prefix(cache_.get(), ids_, long_);
 }
 
 void Session::rows(ed_sequence& call, int count, int room) {
   const int length = cached(), all = count + room;
   if ((int)tokens_.size() < all) tokens_.resize((size_t)all), positions_.resize((size_t)all);
-  for (int i = 0; i < count; i++) tokens_[(size_t)i] = ids_[(size_t)(length + i)], positions_[(size_t)i] = length + i;
+  const int64_t start = length + (long_ ? model_->spec().original : 0);
+  for (int i = 0; i < count; i++) tokens_[(size_t)i] = ids_[(size_t)(length + i)], positions_[(size_t)i] = start + i;
   call = {};
   call.rows = count, call.n_blocks = -1, call.logits_from = -1;
   call.cache = cache_.get();
@@ -190,11 +217,12 @@ void Session::check_cancelled() const {
   if (cancelled.load(std::memory_order_relaxed)) throw Failure(EDGEDEC_CANCELLED, "cancelled");
 }
 
-void Session::prefill(edgedec_progress progress, void* user) {
+void Session::prefill(edgedec_progress progress, void* user, int more) {
   if (ids_.empty()) throw Failure(EDGEDEC_USAGE, "nothing to compute: give at least one token");
   if (has_logits_ && !pending()) return;
   has_logits_ = false;
   if ((int)ids_.size() > capacity_) make_room();
+  suit((int)ids_.size() + more);
   uncache_last();
   logits_.resize((size_t)model_->vocab());
   while (pending()) {
@@ -216,13 +244,12 @@ void Session::begin_step(int32_t token, ed_sequence& call) {
   if ((int)ids_.size() + 1 > capacity_ && sinks_ < 0)
     throw Failure(EDGEDEC_FULL, "the context of " + std::to_string(capacity_) + " tokens is full");
   push(token);
-  if ((int)ids_.size() > capacity_) {
-    make_room();
-    if (pending() > 1) {  // all but the new token is read again
-      ids_.pop_back();
-      prefill(nullptr, nullptr);
-      push(token);
-    }
+  if ((int)ids_.size() > capacity_) make_room();
+  suit((int)ids_.size());
+  if (pending() > 1) {  // all but the new token is read again
+    ids_.pop_back();
+    prefill(nullptr, nullptr, 1);
+    push(token);
   }
   logits_.resize((size_t)model_->vocab());
   rows(call, 1);
@@ -261,6 +288,7 @@ void Session::score(const int32_t* tokens, int32_t n, double* out) {
   twin.uncache_last();
   const int first = (int)ids_.size() - 1;  // the row that token 0 is scored by
   twin.ids_.insert(twin.ids_.end(), tokens, tokens + n - 1);
+  twin.suit((int)twin.ids_.size());
   std::vector<float> some;
   while (twin.pending()) {
     check_cancelled();

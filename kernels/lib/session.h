@@ -69,6 +69,10 @@ class Session {
   void push(int32_t token);  // a generated one
   // For a full context: keeps the first tokens and the latest, to be read again; throws Failure(EDGEDEC_FULL) if it may not.
   void make_room();
+  // Gives the text the ropes of one of this length; a cache with others forgets everything (runtime/long_ropes.py).
+  void suit(int length);
+  // How many tokens the text may grow before it has other ropes.
+  int rope_room() const;
   // Before a generation: at least the last token is to be run.
   void uncache_last();
   void commit(const int64_t* rows, int n);
@@ -81,7 +85,7 @@ class Session {
   int64_t* row_positions() { return positions_.data(); }
 
   // Computes the text as it is; logits() are then of the token after it.
-  void prefill(edgedec_progress progress, void* user);
+  void prefill(edgedec_progress progress, void* user, int more = 0);
   // A step of one token: `done` is set after the call; otherwise the token is removed again.
   void begin_step(int32_t token, ed_sequence& call);
   void end_step(bool done);
@@ -95,6 +99,7 @@ class Session {
 
  private:
   void check_cancelled() const;
+  bool cached_long();
 
   const std::shared_ptr<Model> model_;
   const int capacity_, sinks_;
@@ -102,6 +107,7 @@ class Session {
   CachePtr cache_;
   std::vector<int32_t> ids_;
   int prompt_ = 0;
+  bool long_ = false;  // whether the text has the ropes of a long one
   std::vector<float> logits_;
   bool has_logits_ = false;
   std::vector<int64_t> tokens_, positions_;

@@ -84,6 +84,7 @@ void Session::load(const std::string& path) {
   if (code || ed_cache_length(cache.get()) != length)
     fail("cached values are not of a native-" + model_->kv() + " cache of this model");
   cache_ = std::move(cache);
+  long_ = cached_long();
   ids_.assign(text.begin(), text.end());
   prompt_ = (int)n_prompt, rng = random, has_logits_ = false;
   if (drafting_) drafting_->reset();

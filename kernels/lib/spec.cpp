@@ -106,15 +106,29 @@ RopeSpec read_rope(const Json& value, const std::string& where) {
   const auto& list = to_list(f.need("inv_freq"), f.path("inv_freq"), EDGEDEC_CORRUPT);
   for (const Json& item : list) to_number(item, f.path("inv_freq"), EDGEDEC_CORRUPT);
   f.number("scale", 1);
+  RopeSpec rope{(int64_t)list.size(), f.any("original") ? size_of(f, "original") : 0};
+  size_t longer = 0;
+  if (const Json* given = f.any("long_inv_freq")) {
+    const auto& values = to_list(*given, f.path("long_inv_freq"), EDGEDEC_CORRUPT);
+    for (const Json& item : values) to_number(item, f.path("long_inv_freq"), EDGEDEC_CORRUPT);
+    longer = values.size();
+  }
   f.done();
   if (list.empty()) corrupt(where + ": rotates nothing");
-  return {(int64_t)list.size()};
+  if (longer != (rope.original ? list.size() : 0)) corrupt(where + ": long_inv_freq and original do not fit");
+  return rope;
 }
 
-void check_ropes(const ModelSpec& spec, const std::string& where) {
+void check_ropes(ModelSpec& spec, const std::string& where) {
+  for (const RopeSpec& rope : spec.ropes) {
+    if (rope.original >= spec.context) corrupt(where + ".ropes: an original length is out of range");
+    if (rope.original && spec.original && rope.original != spec.original) corrupt(where + ".ropes: original lengths differ");
+    if (rope.original) spec.original = rope.original;
+  }
   for (const BlockSpec& b : spec.blocks) {
     if (b.kind != KIND_ATTENTION || b.rope < 0) continue;
     if (b.rope >= (int64_t)spec.ropes.size()) corrupt(where + ": no rope " + std::to_string(b.rope));
+    if (spec.original && b.sinks) corrupt(where + ".ropes: two sets of frequencies beside a window with sinks");
     if (2 * spec.ropes[b.rope].pairs > b.head_dim) corrupt(where + ": a rope rotates more than a head has");
   }
 }

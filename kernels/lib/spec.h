@@ -32,7 +32,7 @@ struct BlockSpec {
 };
 
 struct RopeSpec {
-  int64_t pairs = 0;
+  int64_t pairs = 0, original = 0;  // original: texts of more tokens have a second set of frequencies; 0: there is one
 };
 
 using Shape = std::vector<int64_t>;
@@ -45,6 +45,10 @@ struct ModelSpec {
   int final_norm = 1;
   std::vector<BlockSpec> blocks;
   std::vector<RopeSpec> ropes;
+  int64_t original = 0;  // of the ropes
+
+  // Of the ropes' tables: a short text's, then a long text's from its first token on (edgedec/spec/rope.py).
+  int64_t positions() const { return original + context; }
 
   // Every weight by its name, with its shape.
   std::map<std::string, Shape> tensors() const;

@@ -48,7 +48,7 @@ class DeviceModel:
     def rope(self, number: int) -> tuple[int, int, int]:
         """Addresses of cos and sin [positions, pairs], and pairs."""
         pairs, places = len(self.spec.ropes[number].inv_freq), self._bundle.manifest.ropes[number]
-        shape = (self.spec.context_length, pairs)
+        shape = (self.spec.positions, pairs)
         cos, sin = (
             self._put(f"rope.{number}.{i}", self._bundle.array(at, np.float32, shape)) for i, at in enumerate(places)
         )

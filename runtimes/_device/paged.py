@@ -161,7 +161,7 @@ class PagedRuntime(ABC):
         if not isinstance(call.cache, PagedCache) or call.cache.pool is not self._pool:
             raise UsageError("the cache is of another runtime: use one of this runtime's new_cache()")
         rows = call.rows
-        if blocks and (rows.positions.min() < 0 or rows.positions.max() >= self.spec.context_length):
+        if blocks and (rows.positions.min() < 0 or rows.positions.max() >= self.spec.positions):
             raise UsageError(f"a position outside the model's context of {self.spec.context_length}")
         call.cache.check(blocks, rows)
         self._check_room(call.cache, rows)

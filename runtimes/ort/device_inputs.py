@@ -67,7 +67,7 @@ class DeviceInputs:
             pairs = len(self.spec.ropes[rope].inv_freq)
             at = self.rows.positions[self.rows.first :]
             tables = [
-                self._bundle.array(offset, np.float32, (self.spec.context_length, pairs))
+                self._bundle.array(offset, np.float32, (self.spec.positions, pairs))
                 for offset in self._bundle.manifest.ropes[rope]
             ]
             cos, sin = (_padded(table[at], rows)[None] for table in tables)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.runtime import DeviceName, Runtime, RuntimeFacts, RuntimeOptions, choose_runtime, note_choice, open_runtime
+from edgedec.runtime import DeviceName, Runtime, RuntimeFacts, RuntimeOptions, choose_runtime, note_choice, open_engine
 from edgedec.runtime import unavailable_reason as reason_against
 from edgedec.runtimes.paired.cache import PairedCache
 from edgedec.runtimes.paired.costs import CPU, READ, EngineCosts, Rule, Split, best_split, hand_over
@@ -59,7 +59,7 @@ class Surveyed:
     def of(cls, bundle: Bundle, options: RuntimeOptions, again: bool = False) -> Surveyed:
         """Open the available engines; their costs are read from the cache folder or measured."""
         on_cpu = replace(options, device=CPU)
-        found = cls(bundle, {CPU: open_runtime(choose_runtime(bundle, device=CPU), bundle, on_cpu)})
+        found = cls(bundle, {CPU: open_engine(choose_runtime(bundle, device=CPU), bundle, on_cpu)})
         for device, engine in (_OWN | (_BY_FILES if "devices" in bundle.manifest.artifacts else {})).items():
             found._add(device, engine, options)
         if len(found.engines) > 1:
@@ -95,7 +95,7 @@ class Surveyed:
         reason = reason_against(engine, self.bundle, device)
         if reason is None:
             try:
-                runtime = open_runtime(engine, self.bundle, replace(options, device=device))
+                runtime = open_engine(engine, self.bundle, replace(options, device=device))
                 reason = None if _share(runtime, self.engines[CPU]) else "keeps its cache in another format"
             except (EdgedecError, MemoryError, OSError) as error:
                 reason = _words(error)

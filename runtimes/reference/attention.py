@@ -87,7 +87,7 @@ def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.in
     if block.rope is None:
         return x
     rope = spec.ropes[block.rope]
-    angles = positions[:, None] * np.array(rope.inv_freq)
+    angles = rope.angles(positions, spec.original_length)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
     half = len(rope.inv_freq)
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

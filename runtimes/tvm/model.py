@@ -45,7 +45,7 @@ class Tables:
         if block.rope is None:
             return
         pairs = len(self._bundle.spec.ropes[block.rope].inv_freq)
-        shape = (self._bundle.spec.context_length, pairs)
+        shape = (self._bundle.spec.positions, pairs)
         for name, at in zip(("cos", "sin"), self._bundle.manifest.ropes[block.rope], strict=True):
             line[fields[name]] = self._address(self._bundle.array(at, np.float32, shape))
 

@@ -171,7 +171,7 @@ def test_the_reference_runtime_agrees(saved: Saved) -> None:
 def test_greedy_text_is_that_of_transformers_across_a_saved_state(saved: Saved) -> None:
     """64 steps, of which the second half goes on from what a cache saved and another loaded."""
     runtime, ids = saved.runtime(), list(TOKENS[:4])
-    steps = min(64, saved.spec().context_length - len(ids))
+    steps = min(64, (saved.spec().original_length or saved.spec().context_length) - len(ids))
     cache = runtime.new_cache(len(ids) + steps)
     logits = [logits_of(runtime, Rows.chain(ids, 0), cache)]
     cache.commit(range(len(ids)))
@@ -285,10 +285,11 @@ def _mlp_sizes(config: Any) -> list[int]:
 
 def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
     """To the last bits of float32: at position 100000 more would turn into an angle that is wrong."""
+    known, last = dict(saved.model.named_buffers()), "original_inv_freq" if saved.spec().original_length else "inv_freq"
     buffers = {
-        name.split(".")[-1]: value.double().numpy()
-        for name, value in saved.model.named_buffers()
-        if name.endswith("inv_freq") and "original" not in name and "vision" not in name
+        name.split(".")[-1].removeprefix("original_"): value.double().numpy()
+        for name, value in known.items()
+        if name.endswith(last) and ("original" in name) == ("original" in last) and "vision" not in name
     }
     kinds = {"full_attention_inv_freq": 0, "sliding_attention_inv_freq": 1, "inv_freq": 0}
     assert buffers or not saved.spec().ropes
@@ -305,13 +306,16 @@ def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
     np.testing.assert_array_equal(saved.checkpoint.read(source, cut, len(whole) - 5), whole[cut:-5])
 
 
-def test_longrope_takes_the_long_set_only_if_asked(tmp_path: Path) -> None:
+def test_longrope_has_the_long_set_where_a_long_text_fits(tmp_path: Path) -> None:
     phi = _save("phi3_longrope", tmp_path)
-    short, long = phi.spec(), phi.spec(96)
-    assert (short.context_length, long.context_length, phi.spec(20).context_length) == (32, 96, 20)
-    assert short.ropes[0].inv_freq[0] == 1.0
-    assert short.ropes[0].scale == long.ropes[0].scale == pytest.approx((1 + np.log(3) / np.log(32)) ** 0.5)
+    both, short = phi.spec(), phi.spec(32)
+    assert (both.context_length, short.context_length, phi.spec(33).context_length) == (96, 32, 33)
+    assert (both.original_length, phi.spec(33).original_length, short.original_length) == (32, 32, 0)
+    assert both.ropes[0].inv_freq == short.ropes[0].inv_freq
+    assert both.ropes[0].scale == short.ropes[0].scale == pytest.approx((1 + np.log(3) / np.log(32)) ** 0.5)
     tokens = (TOKENS * 2)[:40]  # past the original length transformers takes the long set too
+    rope = both.ropes[0]
+    long = replace(both, ropes=(replace(rope, inv_freq=rope.long_inv_freq, long_inv_freq=(), original=0),))
     found = oracle.forward(long, phi.get, tokens)
     np.testing.assert_allclose(found, _logits(phi, tokens), atol=1e-4, rtol=1e-4)
     with pytest.raises(CheckpointError, match="a context of 97 is out of range"):

@@ -86,17 +86,19 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     random = zoo._random
     with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, zoo_golden.fitted(config), seed)):
         model = zoo.save(request.param, folder / "checkpoint")
-    return Case(model, exported(folder))
+    return Case(model, exported(folder, request.param))
 
 
 def golden_case(name: str, folder: Path) -> Case:
     golden = zoo_golden.golden(name)
     zoo_golden.write(folder / "checkpoint", golden.config, golden.tensors)
-    return Case(None, exported(folder), golden)
+    return Case(None, exported(folder, name), golden)
 
 
-def exported(folder: Path) -> Bundle:
-    options = ExportOptions(weights="f32", kv=KV, check=False)
+def exported(folder: Path, name: str) -> Bundle:
+    # LongRoPE's other set of factors, and texts that cross the length: test_long_ropes.py.
+    context = 32 if name == "phi3_longrope" else None
+    options = ExportOptions(weights="f32", kv=KV, check=False, context=context)
     return export(str(folder / "checkpoint"), folder / "bundle", options)
 
 

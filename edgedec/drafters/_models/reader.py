@@ -12,7 +12,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, ForwardOn, Request
 from edgedec.drafters._calls import own_seconds
 from edgedec.drafters._heads.foreseen import MODEL, drawn
-from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, Runtime
+from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, Runtime, suit, suits
 from edgedec.sampling import Probs, Sampling, draw, probs
 
 # The number of best logits in the softmax (all of them would cost too much time); the number of branches.
@@ -66,6 +66,9 @@ class DraftReader:
         if len(ids) - self._base + room > self._cache.capacity:
             # As a sliding session does it: the latest half, read again.
             self._restart(len(ids) - max(min(self._cache.capacity // 2, len(ids)), 1))
+        if not suits(self._cache, len(ids) - self._base + room):
+            self._restart(self._base)
+            suit(self._cache, len(ids) - self._base + room)
         self._keep_common(ids)
         pending = [_known(token, self.vocab) for token in ids[self._base + len(self._ids) :]]
         while len(pending) > self._chunk:

@@ -177,7 +177,7 @@ class SourceModel:
     def _rope(self, name: str) -> None:
         _, number, part = name.split(".")
         spec = self.bundle.spec
-        shape = (spec.context_length, len(spec.ropes[int(number)].inv_freq))
+        shape = (spec.positions, len(spec.ropes[int(number)].inv_freq))
         at = self.bundle.manifest.ropes[int(number)][("cos", "sin").index(part)]
         self._place(name, self.bundle.array(at, np.float32, shape))
 

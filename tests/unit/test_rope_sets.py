@@ -1,0 +1,92 @@
+"""LongRoPE's two sets of frequencies: in the spec, and in what a runtime is given. Beside transformers:
+tests/parity/test_long_ropes.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.runtime import ALL_LOGITS, Call, Rows, forward_one, rope_key, rope_room, suit, suits
+from edgedec.runtime.long_ropes import with_long_ropes
+from edgedec.runtimes.reference import Reference
+from edgedec.spec import ModelSpec, Rope
+from edgedec.testing.conformance.bundles import random_weights
+from edgedec.testing.conformance.models import MODELS
+
+ORIGINAL = 20
+
+
+def spec_of(**rope: object) -> ModelSpec:
+    plain = MODELS["plain"]
+    short = plain.ropes[0].inv_freq
+    given = {"inv_freq": short, "long_inv_freq": tuple(f / 3 for f in short), "original": ORIGINAL} | rope
+    return replace(plain, ropes=(Rope(**given), *plain.ropes[1:]))  # type: ignore[arg-type]
+
+
+def runtime_of(spec: ModelSpec) -> Reference:
+    weights = random_weights(spec)
+    return Reference(spec, lambda name, start, stop: weights[name][start:stop])
+
+
+@pytest.mark.parametrize(
+    ("rope", "words"),
+    [
+        ({"original": 0}, "belong together"),
+        ({"long_inv_freq": ()}, "belong together"),
+        ({"long_inv_freq": (1.0,)}, "not as many as inv_freq"),
+        ({"original": MODELS["plain"].context_length}, "out of range"),
+        ({"original": -1}, "out of range"),
+    ],
+)
+def test_sets_that_do_not_fit_are_refused(rope: dict[str, object], words: str) -> None:
+    spec_of().check()
+    with pytest.raises(BundleCorrupt, match=words):
+        spec_of(**rope).check()
+
+
+def test_positions_are_numbered_one_set_after_the_other() -> None:
+    spec = spec_of()
+    rope = spec.ropes[0]
+    assert spec.positions == ORIGINAL + spec.context_length
+    found = rope.angles(np.array([0, 19, 20, 25]), ORIGINAL)
+    np.testing.assert_array_equal(found[:2], np.array([[0], [19]]) * np.array(rope.inv_freq))
+    np.testing.assert_array_equal(found[2:], np.array([[0], [5]]) * np.array(rope.long_inv_freq))
+
+
+def test_a_cache_has_the_set_of_its_text() -> None:
+    spec = spec_of()
+    runtime = with_long_ropes(runtime_of(spec))
+    assert with_long_ropes(runtime) is runtime
+    long = replace(spec.ropes[0], inv_freq=spec.ropes[0].long_inv_freq, long_inv_freq=(), original=0)
+    alone = {False: replace(long, inv_freq=spec.ropes[0].inv_freq), True: long}
+    ids = np.arange(12)
+    for length in (12, 40):
+        cache, bare = (
+            runtime.new_cache(30),
+            runtime_of(replace(spec, ropes=(alone[length > ORIGINAL], *spec.ropes[1:]))),
+        )
+        assert not suits(cache, 12), "until it is said how long a text is, it fills the cache"
+        suit(cache, length)
+        found = forward_one(runtime, Call(Rows.chain(ids, 0), cache, outputs=ALL_LOGITS)).logits
+        cache.commit(range(12))
+        wanted = forward_one(bare, Call(Rows.chain(ids, 0), bare.new_cache(30), outputs=ALL_LOGITS)).logits
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        assert cache.positions(min(spec.attention)).tolist() == ids.tolist()
+        assert rope_key(cache) == ("long" if length > ORIGINAL else "")
+        assert rope_room(cache, 12) == (8 if length == 12 else 1 << 62)
+        fork, kept = cache.fork(), runtime.new_cache(30)
+        kept.load(cache.save())
+        assert suits(fork, length)
+        assert suits(kept, length)
+        suit(fork, 41 - length)
+        assert (fork.length, cache.length) == ((12, 12) if length == 12 and 41 - length <= ORIGINAL else (0, 12))
+
+
+def test_a_row_beyond_a_short_text_is_refused() -> None:
+    runtime = with_long_ropes(runtime_of(spec_of()))
+    cache = runtime.new_cache(18)
+    with pytest.raises(UsageError, match="a text of more than 20 tokens has other ropes"):
+        runtime.forward([Call(Rows.chain([1], ORIGINAL), cache)])
