@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 import edgedec
@@ -22,11 +21,12 @@ from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.manifest import FORMAT, VERSION, Artifact, KVScales, Manifest
 from edgedec.bundle.onnx_rules import DECODER_RULES, check_graph
 from edgedec.errors import BundleError, CheckpointError, UsageError
+from edgedec.export.checkpoint_logits import checkpoint_logits
+from edgedec.export.import_check import Checked, check_import
 from edgedec.export.links import check_link, check_links
 from edgedec.export.safetensors import read_json
 from edgedec.export.text import copy_text
 from edgedec.export.writer import Progress, hashed, write_manifest
-from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 from edgedec.runtimes.graph.interface import Interface, interface_of
 from edgedec.runtimes.ort.sessions import ERRORS, session_options
 from edgedec.spec import ModelSpec
@@ -37,8 +37,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
-# The context of a model without a limit of its own (ALiBi), and the tokens of the check.
-_NO_LIMIT, _CHECKED = 2048, 24
+# The context of a model without a limit of its own (ALiBi).
+_NO_LIMIT, _NO_BOUND = 2048, 1 << 31
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,28 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """off: the largest difference between logits of a text in one call and token by token, of their spread."""
+    """The bundle, and how it was checked."""
 
     bundle: Bundle
-    off: float
+    checked: Checked
+
+    @property
+    def off(self) -> float:
+        return self.checked.off
 
 
 def import_graph(
-    source: Path, out: Path, options: ImportOptions = ImportOptions(), progress: Progress = lambda *_: None
+    source: Path,
+    out: Path,
+    options: ImportOptions = ImportOptions(),
+    progress: Progress = lambda *_: None,
+    checkpoint: Path | None = None,
 ) -> Imported:
-    """Import the ONNX decoder in the folder `source` to the bundle folder `out`."""
+    """Import the ONNX decoder in the folder `source` to the bundle folder `out`. checkpoint: what it was made of, whose
+    config and text files are taken, and which it is compared with."""
     graph, *_ = files = _checked_files(source, options.file)
-    config = read_json(
-        next((p for p in (graph.parent, source) if (p / "config.json").is_file()), source) / "config.json"
-    )
+    places = (checkpoint,) if checkpoint else (graph.parent, source)
+    config = read_json(next((p for p in places if (p / "config.json").is_file()), source) / "config.json")
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     with replacing_folder(out, force=options.force) as folder:
@@ -76,7 +84,8 @@ def import_graph(
             shutil.copyfile(file, folder / file.name)
         progress("copying", len(files), len(files))
         spec, interface = _spec(folder / graph.name, config, options)
-        text = copy_text(source if (source / "tokenizer.json").is_file() else graph.parent, folder, config)
+        tokens = checkpoint or (source if (source / "tokenizer.json").is_file() else graph.parent)
+        text = copy_text(tokens, folder, config)
         names = tuple(file.name for file in files)
         manifest = Manifest(
             format=FORMAT,
@@ -96,8 +105,18 @@ def import_graph(
             source={"graph": graph.name},
         )
         write_manifest(folder, manifest)
-        off = _check(Bundle.open(folder), options.threads)
-    return Imported(Bundle.open(out), off)
+        progress("parity", 0, 1)
+        made = Bundle.open(folder)
+        checked = check_import(
+            made,
+            options.threads,
+            lambda ids: None if checkpoint is None else checkpoint_logits(checkpoint, config, ids),
+        )
+        if checked.apart is not None:
+            beside = {"parity": checked.apart, "parity_with": checked.by}
+            write_manifest(folder, replace(manifest, source=manifest.source | beside))
+        progress("parity", 1, 1)
+    return Imported(Bundle.open(out), checked)
 
 
 def _checked_files(source: Path, name: str | None) -> list[Path]:
@@ -186,7 +205,7 @@ def _spec(graph: Path, config: Mapping[str, Any], options: ImportOptions) -> tup
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"{graph.name}: ONNX Runtime cannot open it: {reason}") from None
     found = interface_of(session, graph.name, CheckpointError)
-    limit = _number(config, _CONTEXT) or _NO_LIMIT
+    limit = min(_number(config, _CONTEXT) or _NO_LIMIT, _traced(config))
     if options.context is not None and not 1 <= options.context <= limit:
         raise UsageError(f"--ctx-size {options.context}: must be from 1 to {limit}, the model's limit")
     vocab = found.vocab_size or _number(config, ("vocab_size",))
@@ -204,22 +223,17 @@ def _spec(graph: Path, config: Mapping[str, Any], options: ImportOptions) -> tup
     return spec.check("config.json"), found
 
 
+def _traced(config: Mapping[str, Any]) -> int:
+    """The longest text that has the ropes of the traced one: a graph has LongRoPE's short factors only."""
+    table = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = table.get("rope_type", table.get("type")) if isinstance(table, dict) else None
+    if kind not in ("longrope", "su"):
+        return _NO_BOUND
+    original = "original_max_position_embeddings"
+    return _number(config, (original,)) or _number(table, (original, "max_position_embeddings")) or 4096
+
+
 def _number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
     """The first of these keys that is a whole number above 0; 0 if none is."""
     values = (config.get(name) for name in names)
     return next((value for value in values if type(value) is int and value > 0), 0)
-
-
-def _check(bundle: Bundle, threads: int) -> float:
-    """Run a text in one call and token by token: the largest difference of the logits, as a part of their spread."""
-    runtime = open_runtime(RUNTIME, bundle, RuntimeOptions(threads=threads))
-    n = min(_CHECKED, bundle.spec.context_length)
-    ids = np.random.default_rng(0).integers(0, bundle.spec.vocab_size, n)
-    whole, cache = runtime.new_cache(n), runtime.new_cache(n)
-    expected, found = logits_of(runtime, Rows.chain(ids, 0), whole), []
-    for i in range(n):
-        found.append(logits_of(runtime, Rows.chain(ids[i : i + 1], i), cache))
-        cache.commit([0])
-    if not np.isfinite(expected).all():
-        raise CheckpointError(f"{bundle.manifest.source['graph']}: gives logits that are not finite")
-    return float(np.abs(np.concatenate(found) - expected).max() / max(float(expected.std()), 1e-9))

@@ -54,8 +54,13 @@ def show_imported(found: Any, json: bool) -> None:
     if json:
         spec = {"architecture": manifest.spec.architecture, "layers": manifest.spec.n_layers}
         facts = {"name": manifest.name, "path": str(found.bundle.path), "digest": found.bundle.digest, "bytes": total}
-        print_json(facts | spec | {"context": manifest.spec.context_length, "cache_difference": found.off})
+        beside = {"cache_difference": found.off, "parity": found.checked.apart, "parity_with": found.checked.by or None}
+        print_json(facts | spec | {"context": manifest.spec.context_length} | beside)
         return
     print(f"{found.bundle.path}: {manifest.spec.architecture}, {manifest.spec.n_layers} layers, {size(total)}")
     verdict = "rounding" if found.off <= _ROUNDING else "more than rounding: its arithmetic depends on the call's size"
+    if found.checked.apart is not None:
+        print(f"logits differ from those of {found.checked.by} by {found.checked.apart:.1e} of their spread")
+    else:
+        print("compared with the graph's own logits only: nothing else here computes the checkpoint's")
     print(f"one call and token by token differ by {found.off:.1e} of the logits' spread: {verdict}")

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import VOCAB, write_llama
+from checkpoints import VOCAB, write_llama, write_tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ onnx = pytest.importorskip("onnx", reason="importing graphs needs onnx")
 
 from decoder_graphs import write_decoder  # noqa: E402
 
+from edgedec.export import checkpoint_logits, decoder_graph  # noqa: E402
 from edgedec.export.decoder_graph import ImportOptions, import_graph  # noqa: E402
 from edgedec.runtimes.graph import GraphCache  # noqa: E402
 
@@ -328,8 +330,15 @@ shutil.copytree({graph!r}, sys.argv[7])
 
 
 @pytest.fixture
-def optimum(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that takes optimum-cli's arguments and writes the tests' own graph."""
+def optimum(source: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that takes optimum-cli's arguments and writes the tests' own graph, which every checkpoint agrees
+    with."""
+    own = open_runtime("graph", Bundle.open(bundle))
+
+    def agrees(folder: Path, config: Any, ids: Any) -> checkpoint_logits.Expected:
+        return checkpoint_logits.Expected(logits_of(own, Rows.chain(ids, 0), own.new_cache(len(ids))), "these tests")
+
+    monkeypatch.setattr(decoder_graph, "checkpoint_logits", agrees)
     program = tmp_path / "optimum-cli"
     program.write_text(STUB.format(python=sys.executable, graph=str(source)))
     program.chmod(0o755)
@@ -345,7 +354,8 @@ def test_export_via_optimum(optimum: Path, tmp_path: Path, capsys: pytest.Captur
     proposed = f"edgedec export {folder} --via optimum -o {out}"
     assert f"`{proposed}`" in capsys.readouterr().err
     assert main([*proposed.split()[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layers"] == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["layers"], shown["parity"], shown["parity_with"]) == (2, 0.0, "these tests")
     assert edgedec.open(out).runtime.name == "graph"
     assert main(proposed.split()[1:]) == 1
     assert "exists already" in capsys.readouterr().err
@@ -358,6 +368,82 @@ def test_export_via_optimum(optimum: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["export", str(bad), "--via", "optimum", "-o", out + "2"]) == 1
     assert "no safetensors there" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad", "optimum-cli", "out", "unknown"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script as a program")
+def test_what_does_not_agree_is_not_written(
+    optimum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The graph of another model, as a rope that was not understood gives it; by transformers, and by edgedec."""
+    monkeypatch.setattr(decoder_graph, "checkpoint_logits", checkpoint_logits.checkpoint_logits)
+    folder, out = write_llama(tmp_path / "model"), tmp_path / "out"
+    for torch_here in (True, False):
+        if torch_here and find_spec("torch") is None:
+            continue
+        monkeypatch.setattr(checkpoint_logits, "_has_transformers", lambda here=torch_here: here)
+        assert main(["export", str(folder), "--via", "optimum", "-o", str(out)]) == 1
+        said = capsys.readouterr().err
+        by = "transformers 5" if torch_here else "edgedec's float model"
+        assert f"computes something else than its checkpoint: logits differ from those of {by}" in said
+        assert "`edgedec export` without --via runs this architecture itself" in said
+        assert not out.exists()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": {"rope_type": "from next year"}}))
+    assert main(["export", str(folder), "--via", "optimum", "-o", str(out)]) == 1
+    assert "rope_type 'from next year' is newer than what optimum reads" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "optimum-cli"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script as a program")
+def test_tokenizer_template_and_generation_config_travel(
+    optimum: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = write_llama(tmp_path / "model", model_type="bloom"), tmp_path / "out"
+    write_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }} own")
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.3, "eos_token_id": 5}')
+    command = ["export", str(folder), "--via", "optimum", "-o", str(out), "--force"]
+    assert main(command) == 0
+    text = Bundle.open(out).manifest.text
+    assert (text.chat_template, text.eos) == ("{{ messages[0].content }} own", (5,))
+    assert text.sampling == {"temperature": 0.3}
+    assert (out / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("a\nb\n")
+    assert main(command) == 0, "optimum converted one"
+    assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    (source / "tokenizer.json").rename(tmp_path / "away")
+    try:
+        assert main(command) == 1
+    finally:
+        (tmp_path / "away").rename(source / "tokenizer.json")
+    assert "has vocab.txt and no tokenizer.json, and optimum made none" in capsys.readouterr().err
+
+
+def test_a_cache_that_does_not_work_is_refused(source: Path, tmp_path: Path) -> None:
+    """Right for a text in one call; token by token all that came before is forgotten."""
+    broken = write_decoder(tmp_path / "broken")
+    model = onnx.load(str(broken / "model.onnx"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.float32), "nothing"))
+    concats = [node for node in model.graph.node if node.op_type == "Concat"]
+    for i, node in enumerate(concats):
+        model.graph.node.insert(0, onnx.helper.make_node("Mul", [node.input[0], "nothing"], [f"lost.{i}"]))
+        node.input[0] = f"lost.{i}"
+    onnx.save(model, str(broken / "model.onnx"))
+    with pytest.raises(CheckpointError, match=r"^model\.onnx: token by token .* its cache does not work"):
+        import_graph(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_graph_has_the_short_factors_of_longrope_only(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_scaling"] = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert import_graph(folder, tmp_path / "out").bundle.spec.context_length == 64
+    with pytest.raises(UsageError, match="must be from 1 to 64"):
+        import_graph(folder, tmp_path / "more", ImportOptions(context=65))
 
 
 def test_without_optimum_it_says_how_to_get_it(
