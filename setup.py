@@ -47,11 +47,9 @@ class BuildNative(Command):
             NATIVE["build"](self.out)
         except (NATIVE["BuildFailed"], OSError) as error:
             self.warn(f"edgedec is installed without its native engine: {error}")
-        if not (ROOT / CUBINS / "SOURCES").is_file() or CUDA["stale"](ROOT / CUBINS):
-            again = "python -m edgedec.kernels.cuda.build, which needs NVRTC"
-            self.warn(
-                f"edgedec is installed without kernels for NVIDIA GPUs: {CUBINS} has none of these sources ({again})"
-            )
+        if CUDA["stale"](ROOT / CUBINS):
+            again = "delete it, or python -m edgedec.kernels.cuda.build"
+            self.warn(f"{CUBINS} has kernels of other sources, which no GPU will be given: {again}")
 
     def get_source_files(self) -> list[str]:
         """For the source distribution."""

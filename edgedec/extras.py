@@ -15,7 +15,12 @@ DISTRIBUTION = "edgedec-runtime"
 # onnx>=1.18; extra == "export"
 _REQUIREMENT = re.compile(r"^\s*([\w.-]+)(?:\[([\w.,-]+)\])?\s*([^;]*?)\s*(?:;.*extra\s*==\s*['\"]([\w.-]+)['\"].*)?$")
 # Packages whose import has another name.
-_IMPORTS = {"llama-cpp-python": "llama_cpp", "apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
+_IMPORTS = {
+    "llama-cpp-python": "llama_cpp",
+    "apache-tvm": "tvm",
+    "apache-tvm-ffi": "tvm_ffi",
+    "nvidia-cuda-nvrtc": "nvidia",
+}
 
 
 def extras() -> dict[str, tuple[str, ...]]:

@@ -85,6 +85,7 @@ def examine() -> dict[str, Any]:
         "variables": host.variables(),
         "cache": str(cache_folder()),
         "engine": _engine(problems, native),
+        "gpus": {} if nano["path"] is None or nano["problem"] else _gpus(nano["path"]),
         "nano": nano,
         "problems": problems,
     }
@@ -119,6 +120,14 @@ def _engine(problems: list[str], native: dict[str, Any]) -> dict[str, Any]:
         return facts | {"auto": auto, "why": f"edgedec's own kernels, {native['isa']}{chosen}"}
     why = f"no native engine: {native['problem']}" if native["problem"] else "the first that can run the model here"
     return facts | {"auto": auto, "why": why}
+
+
+def _gpus(path: str) -> dict[str, str | None]:
+    """What is missing for the engine of each kind of GPU; None: nothing."""
+    from edgedec.bundle.folder import Bundle
+    from edgedec.runtime import unavailable_reason
+
+    return {engine: unavailable_reason(engine, Bundle.open(path)) for engine in ("cuda", "opencl")}
 
 
 def _native() -> dict[str, Any]:
@@ -199,6 +208,7 @@ def _show(r: dict[str, Any]) -> None:
         ("providers", ", ".join(r["providers"])),
         ("engine", f"auto is {engine['auto']} ({engine['why']}); there are {', '.join(engine['available'])}"),
         *([("native", _instructions(engine["native"]))] if engine["native"]["isa"] else []),
+        *((engine, why or "here") for engine, why in r["gpus"].items()),
         ("cache", r["cache"]),
         ("nano", nano + (f", with files for {', '.join(r['nano']['artifacts'])}" if r["nano"]["artifacts"] else "")),
     ]

@@ -26,7 +26,7 @@ FACTS = Targets((
     ),
     Target(
         "cuda", "cuda", "edgedec's GPU engine", _KINDS, KV_FORMATS, "emulated",
-        needs="an NVIDIA GPU and its driver", missing=_cannot("cuda"),
+        needs="an NVIDIA GPU, its driver, and the extra cuda or EDGEDEC_CUDA_CUBINS", missing=_cannot("cuda"),
     ),
     Target(
         "opencl", "opencl", "edgedec's engine for GPUs of phones and laptops", _KINDS, KV_FORMATS, "emulated",

@@ -13,13 +13,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.kernels.cuda import captures, library
+from edgedec.kernels.cuda import captures, first_use, library
 from edgedec.kernels.cuda.handles import Handles, Use
 from edgedec.kernels.cuda.library import attribute, check
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
 from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, Recorded
 
-CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
+CUBINS = "EDGEDEC_CUDA_CUBINS"  # a folder of kernels that were compiled elsewhere
 _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 97, 16, 36, 37
 _DYNAMIC_SHARED = 8  # a function's attribute: the most dynamic shared memory it may be given
 _REGISTERS = 4  # a function's attribute: registers of a thread
@@ -40,15 +40,36 @@ def why_not(number: int = 0) -> str | None:
         old = library.too_old()
         if old is not None:
             return old
-        kernels_for(library.capability(number))
+        return _why_no_kernels(library.capability(number))
     except DeviceError as error:
         return str(error)
+
+
+def kernels_for(capability: tuple[int, int]) -> Path:
+    """The engine's file for a compute capability: of EDGEDEC_CUDA_CUBINS alone, if that is set; else of the
+    installation, else compiled now (`first_use`)."""
+    if named := os.environ.get(CUBINS):
+        return kernels_in(Path(named), capability)
+    try:
+        return kernels_in(HERE / "cubins", capability)
+    except DeviceError:
+        return first_use.compiled(capability)
+
+
+def _why_no_kernels(capability: tuple[int, int]) -> str | None:
+    """Why there are no kernels for a compute capability, and none can be compiled; None otherwise. Compiles nothing."""
+    named = os.environ.get(CUBINS)
+    try:
+        kernels_in(Path(named) if named else HERE / "cubins", capability)
+    except DeviceError as error:
+        why = None if named else first_use.why_not(capability)
+        return str(error) if named else f"kernels for its GPU are still to be compiled: {why}" if why else None
     return None
 
 
-def kernels_for(capability: tuple[int, int], folder: Path | None = None) -> Path:
-    """The engine's file for a compute capability: a cubin of its major version, else PTX that the driver compiles."""
-    folder = folder or Path(os.environ.get(CUBINS) or HERE / "cubins")
+def kernels_in(folder: Path, capability: tuple[int, int]) -> Path:
+    """The file of a folder for a compute capability: a cubin of its major version, else PTX that the driver
+    compiles."""
     if stale(folder):
         raise DeviceError(f"kernels in {folder} are of other sources: python -m edgedec.kernels.cuda.build")
     major, minor = capability

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+import sys
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -44,9 +45,10 @@ def why_not() -> str | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    found = [path for folder in _folders() for path in sorted(folder.glob("libnvrtc.so.*"))]
+    pattern = "nvrtc64_*.dll" if sys.platform == "win32" else "libnvrtc.so.*"
+    found = [path for folder in _folders() for path in sorted(folder.glob(pattern)) if ".alt." not in path.name]
     if not found:
-        raise CudaBuildFailed('no NVRTC: pip install "nvidia-cuda-nvrtc==13.0.88"')
+        raise CudaBuildFailed('no NVRTC, the compiler of its kernels: pip install "edgedec-runtime[cuda]"')
     try:
         # NVRTC does not search its own folder for these libraries.
         for builtins in found[-1].parent.glob("libnvrtc-builtins.so.*"):
@@ -57,13 +59,29 @@ def _library() -> ctypes.CDLL:
 
 
 def _folders() -> list[Path]:
-    """The library folders of the wheel: nvidia/cu13/lib, or nvidia/cuda_nvrtc/lib before 13."""
+    """The library folders of the wheel: nvidia/cu13/lib, or nvidia/cuda_nvrtc/lib before 13; bin on Windows."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except ValueError:
         spec = None
     places = list(spec.submodule_search_locations or []) if spec else []
-    return [folder for place in places for folder in sorted(Path(place).glob("*/lib"))]
+    return [folder for place in places for name in ("*/lib", "*/bin*") for folder in sorted(Path(place).glob(name))]
+
+
+def version() -> str:
+    """The compiler's version, such as 13.0."""
+    lib, major, minor = _library(), c_int(), c_int()
+    _check(lib.nvrtcVersion(byref(major), byref(minor)), lib)
+    return f"{major.value}.{minor.value}"
+
+
+def architectures() -> list[int]:
+    """The architectures that it compiles for, such as 90."""
+    lib, count = _library(), c_int()
+    _check(lib.nvrtcGetNumSupportedArchs(byref(count)), lib)
+    found = (c_int * count.value)()
+    _check(lib.nvrtcGetSupportedArchs(found), lib)
+    return list(found)
 
 
 def compile_for(architecture: str, source: Path = SOURCE) -> Compiled:

@@ -36,7 +36,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCuda]:
     fake = FakeCuda()
     (tmp_path / "engine.sm_90.cubin").write_bytes(b"kernels")
     monkeypatch.setattr(library, "libcuda", lambda: fake)
-    monkeypatch.setattr(driver, "kernels_for", lambda capability: tmp_path / "engine.sm_90.cubin")
+    monkeypatch.setenv(driver.CUBINS, str(tmp_path))
     monkeypatch.setenv("EDGEDEC_CUDA", "0")
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
     yield fake
