@@ -28,7 +28,7 @@ transformers = pytest.importorskip("transformers", reason="needs transformers to
 ORIGINAL = 32
 # Log-probabilities reach down to -30; with the other set of factors they are off by more than 5 times as much.
 WITHIN = 0.02
-ENGINES = ("reference", "native", "ort", "opencl")
+ENGINES = ("reference", "native", "ort", "opencl:0", "cuda:emulated")
 # Half of a head of 32 is turned: ONNX Runtime takes whole sixteens.
 LONGROPE = {
     "rope_type": "longrope",
@@ -57,9 +57,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Bundle]:
 
 
 def opened(bundle: Bundle, engine: str) -> Model:
-    if reason := why_not() if engine == "native" else unavailable_reason(engine, bundle):
+    name, _, detail = engine.partition(":")
+    device = engine if detail else ""
+    if reason := why_not() if engine == "native" else unavailable_reason(name, bundle, device):
         pytest.skip(f"{engine}: {reason}")
-    return edgedec.open(bundle.path, engine=engine)
+    return edgedec.open(bundle.path, engine=name, device=device)
 
 
 def likeliest(model: Any, ids: list[int]) -> np.ndarray[Any, Any]:
