@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +49,6 @@ def checkpoint_logits(folder: Path, config: dict[str, Any], ids: Ids) -> Expecte
 def _has_transformers() -> bool:
     if find_spec("torch") is None or find_spec("transformers") is None:
         return False
-    from importlib.metadata import version
-
     return int(version("transformers").split(".")[0]) >= _TRANSFORMERS
 
 
@@ -73,8 +73,7 @@ def _of_transformers(folder: Path, ids: Ids) -> Expected | None:
 @contextmanager
 def _offline() -> Iterator[None]:
     """Nothing is downloaded, and nothing printed but what fails."""
-    from transformers.utils import logging
-
+    logging: Any = import_module("transformers.utils.logging")
     before, said = os.environ.get("HF_HUB_OFFLINE"), logging.get_verbosity()
     os.environ["HF_HUB_OFFLINE"] = "1"
     logging.set_verbosity_error()

@@ -18,7 +18,7 @@ import onnx
 
 import edgedec
 from edgedec.bundle import MANIFEST, Bundle
-from edgedec.bundle.manifest import FORMAT, VERSION, Artifact, KVScales, Manifest
+from edgedec.bundle.manifest import FORMAT, OLDEST, Artifact, KVScales, Manifest
 from edgedec.bundle.onnx_rules import DECODER_RULES, check_graph
 from edgedec.errors import BundleError, CheckpointError, UsageError
 from edgedec.export.checkpoint_logits import checkpoint_logits
@@ -89,7 +89,7 @@ def import_graph(
         names = tuple(file.name for file in files)
         manifest = Manifest(
             format=FORMAT,
-            version=VERSION,
+            version=OLDEST,
             producer=f"edgedec {edgedec.__version__}",
             name=options.name or out.name,
             spec=spec,

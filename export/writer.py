@@ -18,6 +18,7 @@ from edgedec.bundle.manifest import (
     MANIFEST,
     OLDEST,
     VERSION,
+    WITH_ZEROS,
     Artifact,
     File,
     KVFormat,
@@ -115,7 +116,7 @@ class BundleWriter:
         contents = self.contents
         return Manifest(
             format=FORMAT,
-            version=VERSION if any(t.zeros for t in layout.tensors.values()) else OLDEST,
+            version=_version(layout),
             producer=f"edgedec {edgedec.__version__}",
             name=contents.name,
             spec=contents.spec,
@@ -151,3 +152,10 @@ def manifest_text(manifest: Manifest) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a new bundle."""
     (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+
+
+def _version(layout: Layout) -> int:
+    """The oldest format that says all that the bundle has."""
+    if layout.spec.original_length:
+        return VERSION
+    return WITH_ZEROS if any(tensor.zeros for tensor in layout.tensors.values()) else OLDEST

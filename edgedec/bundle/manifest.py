@@ -12,8 +12,9 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 5
-OLDEST = 4  # without zero points, and still written where there are none
+VERSION = 6
+WITH_ZEROS = 5  # without a second set of ropes, and still written where there is none
+OLDEST = 4  # and without zero points
 MANIFEST = "edgedec.json"
 TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing

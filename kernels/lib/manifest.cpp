@@ -10,7 +10,7 @@ namespace edgedec::lib {
 namespace {
 
 constexpr uint64_t ALIGN = 64;
-constexpr int VERSION = 5, OLDEST = 4;
+constexpr int VERSION = 6, OLDEST = 4;
 constexpr int64_t LANES = 16;
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 
@@ -199,7 +199,7 @@ void check_version(const Json& value, const std::string& where) {
     corrupt(where + ": its version is not a version");
   const int64_t version = found->text.size() > 9 ? INT32_MAX : to_integer(*found, where, EDGEDEC_CORRUPT);
   const std::string what = where + ": format version " + found->text.substr(0, 20);
-  if (version > VERSION) throw Failure(EDGEDEC_VERSION, what + ", this edgedec reads 5; upgrade edgedec");
+  if (version > VERSION) throw Failure(EDGEDEC_VERSION, what + ", this edgedec reads " + std::to_string(VERSION) + "; upgrade edgedec");
   if (version < OLDEST) throw Failure(EDGEDEC_VERSION, what + " of an older edgedec; export the model again");
 }
 

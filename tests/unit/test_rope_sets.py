@@ -4,16 +4,19 @@ tests/parity/test_long_ropes.py."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgedec.bundle import Bundle
 from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.export.onnx import whole_model_reason
 from edgedec.runtime import ALL_LOGITS, Call, Rows, forward_one, rope_key, rope_room, suit, suits
 from edgedec.runtime.long_ropes import with_long_ropes
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec, Rope
-from edgedec.testing.conformance.bundles import random_weights
+from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
 ORIGINAL = 20
@@ -90,3 +93,16 @@ def test_a_row_beyond_a_short_text_is_refused() -> None:
     cache = runtime.new_cache(18)
     with pytest.raises(UsageError, match="a text of more than 20 tokens has other ropes"):
         runtime.forward([Call(Rows.chain([1], ORIGINAL), cache)])
+
+
+@pytest.mark.parametrize(("original", "version"), [(ORIGINAL, 6), (0, 4)])
+def test_older_readers_refuse_a_bundle_of_two_sets(original: int, version: int, tmp_path: Path) -> None:
+    spec = spec_of() if original else MODELS["plain"]
+    bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))
+    assert (bundle.manifest.version, bundle.spec.original_length) == (version, original)
+    assert Bundle.open(tmp_path / "b", verify=True).spec == spec
+
+
+def test_files_that_have_one_set_are_not_made() -> None:
+    assert "its rope differs for texts of more than 20 tokens" in str(whole_model_reason(spec_of()))
+    assert whole_model_reason(MODELS["plain"]) is None

@@ -45,13 +45,15 @@ class Manifest internal constructor(
     val files: Map<String, FileFacts>,
     val artifacts: Map<String, JsonObject>,
     val quantization: String,
+    /** Texts of more tokens have other ropes (LongRoPE); 0: they have not. */
+    val originalLength: Int = 0,
 ) {
     /** Of all files. */
     val bytes: Long get() = files.values.sumOf { it.size }
 
     companion object {
         private val PLAIN_NAME = Regex("[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-        private val VERSIONS = 4..5
+        private val VERSIONS = 4..6
 
         /** [where] names the file in messages. */
         fun parse(raw: ByteArray, where: String): Manifest {
@@ -101,6 +103,7 @@ private class Reading(private val json: JsonObject, private val where: String) {
             files = json.obj("files").mapValues { (name, facts) -> fileFacts(name, facts) },
             artifacts = json.optional("artifacts").mapValues { it.value as? JsonObject ?: fail("artifacts") },
             quantization = quantization?.text("body") ?: "",
+            originalLength = (spec["ropes"] as? JsonArray ?: JsonArray(emptyList())).maxOfOrNull { (it as? JsonObject)?.number("original")?.toInt() ?: 0 } ?: 0,
         )
     }
 

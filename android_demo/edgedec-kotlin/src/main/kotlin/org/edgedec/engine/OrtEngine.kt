@@ -21,6 +21,8 @@ object OrtEngine : Engine {
         val lacking = bundle.manifest.kinds - KINDS
         return when {
             lacking.isNotEmpty() -> "blocks of the kind '${lacking.first()}' are not run through ONNX Runtime here"
+            bundle.manifest.originalLength > 0 ->
+                "texts of more than ${bundle.manifest.originalLength} tokens have other ropes, which the native engine runs"
             ARTIFACT !in bundle.manifest.artifacts -> "the bundle has no ONNX graphs; add them with `edgedec add ort`"
             else -> libraryMissing
         }
