@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 import edgedec
 from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.manifest import FORMAT, OLDEST, Artifact, KVScales, Manifest
 from edgedec.bundle.onnx_rules import DECODER_RULES, check_graph
 from edgedec.errors import BundleError, CheckpointError, UsageError
-from edgedec.export.checkpoint_logits import checkpoint_logits
+from edgedec.export.checkpoint_logits import Expected, checkpoint_logits
 from edgedec.export.import_check import Checked, check_import
 from edgedec.export.links import check_link, check_links
 from edgedec.export.safetensors import read_json
@@ -106,15 +108,7 @@ def import_graph(
         )
         write_manifest(folder, manifest)
         progress("parity", 0, 1)
-        made = Bundle.open(folder)
-        checked = check_import(
-            made,
-            options.threads,
-            lambda ids: None if checkpoint is None else checkpoint_logits(checkpoint, config, ids),
-        )
-        if checked.apart is not None:
-            beside = {"parity": checked.apart, "parity_with": checked.by}
-            write_manifest(folder, replace(manifest, source=manifest.source | beside))
+        checked = _checked(folder, manifest, options.threads, checkpoint, config)
         progress("parity", 1, 1)
     return Imported(Bundle.open(out), checked)
 
@@ -131,6 +125,21 @@ def _checked_files(source: Path, name: str | None) -> list[Path]:
     except BundleError as error:
         raise CheckpointError(str(error)) from None
     return files
+
+
+def _checked(
+    folder: Path, manifest: Manifest, threads: int, checkpoint: Path | None, config: dict[str, Any]
+) -> Checked:
+    """Compare the bundle with its checkpoint, if there is one, and note the result in it."""
+
+    def expected(ids: NDArray[np.int64]) -> Expected | None:
+        return None if checkpoint is None else checkpoint_logits(checkpoint, config, ids)
+
+    checked = check_import(Bundle.open(folder), threads, expected)
+    if checked.apart is not None:
+        beside = {"parity": checked.apart, "parity_with": checked.by}
+        write_manifest(folder, replace(manifest, source=manifest.source | beside))
+    return checked
 
 
 def find_graph(source: Path, file: str | None = None) -> Path:
