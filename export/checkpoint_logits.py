@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.layers import through_layer
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.runtime import Rows
+from edgedec.runtime.long_ropes import with_long_ropes
 from edgedec.runtimes.reference import Reference
 
 # Older ones do not read what newer ones write (`older_config`).
@@ -94,7 +95,8 @@ def _of_edgedec(folder: Path, ids: Ids) -> NDArray[np.float32]:
     checkpoint = open_checkpoint(folder)
     spec = checkpoint.spec(None)
     parts = checkpoint.weights(spec)
-    runtime = Reference(spec, lambda name, start, stop: checkpoint.read(parts[name], start, stop))
+    reference = Reference(spec, lambda name, start, stop: checkpoint.read(parts[name], start, stop))
+    runtime = cast(Reference, with_long_ropes(reference))
     cache, hidden = runtime.new_cache(len(ids)), runtime.embed(Rows.chain(ids, 0))
     for layer in range(spec.n_layers):
         hidden = through_layer(runtime, cache, hidden, ids, layer, runtime.capabilities.prefill_chunk)

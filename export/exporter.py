@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,14 @@ from edgedec.export.kv_heads import SmallerHeads, smaller
 from edgedec.export.kv_heads_text import smaller_heads
 from edgedec.export.layers import through_layer
 from edgedec.export.opening import open_source
-from edgedec.export.parity import parity
+from edgedec.export.parity import check_parity, parity
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.models import Source
 from edgedec.models.drafts import known_kind
 from edgedec.runtime import Rows
+from edgedec.runtime.long_ropes import with_long_ropes
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
 from edgedec.storage.files import replacing_folder
@@ -171,6 +172,7 @@ class _Export:
             self.progress("parity", 0, 1)
             logits = floats.logits("parity") if self.heads is None else self._whole_logits(ids)
             found = parity(Bundle.open(self.folder), ids, logits, what, o.threads)
+            check_parity(found, floats=set(self.formats.values()) <= {"f32", "f16"} and not o.kv_heads)
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
@@ -275,7 +277,8 @@ class _FloatRun:
         read: Callable[[str, int, int], NDArray[np.float32]],
         texts: dict[str, tuple[NDArray[np.int64], str]],
     ) -> None:
-        self._runtime = Reference(spec, read)
+        # Reference in all but the ropes of long texts.
+        self._runtime = cast(Reference, with_long_ropes(Reference(spec, read)))
         self._ids = {purpose: ids for purpose, (ids, _) in texts.items()}
         self._caches: dict[str, HostCache] = {p: self._runtime.new_cache(len(ids)) for p, ids in self._ids.items()}
         self._hidden = {p: self._runtime.embed(Rows.chain(ids, 0)) for p, ids in self._ids.items()}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import Parity
+from edgedec.errors import CheckpointError
 from edgedec.export.layers import through_layer
 from edgedec.runtime import ALL_LOGITS, Call, Rows, Runtime, RuntimeOptions, choose_runtime, forward_one, open_runtime
 
@@ -19,6 +20,8 @@ Logits = NDArray[np.float32]
 _ROWS = 32
 # Rows of logits compared at once: in float64 a row of a large vocabulary is a megabyte, several times over.
 _LOGIT_ROWS = 8
+# The most KL divergence, in nats a token, that rounding to halves explains.
+_FLOATS, _MOST = ("f32", "f16"), 0.01
 
 
 def parity(bundle: Bundle, ids: NDArray[np.int64], reference: Logits, text: str, threads: int) -> Parity:
@@ -33,6 +36,17 @@ def parity(bundle: Bundle, ids: NDArray[np.int64], reference: Logits, text: str,
         kl={kv: r[1] for kv, r in results.items()},
         top1={kv: r[2] for kv, r in results.items()},
     )
+
+
+def check_parity(found: Parity, floats: bool) -> None:
+    """CheckpointError for a bundle that computes something else than its checkpoint. floats: its weights are not
+    rounded to integers; caches of floats then leave nothing but rounding."""
+    for kv, kl in found.kl.items():
+        if not np.isfinite(kl) or (floats and kv in _FLOATS and kl > _MOST):
+            raise CheckpointError(
+                f"with KV {kv} the bundle does not compute what its checkpoint does: {kl:.2g} nats a token apart on "
+                f"{found.tokens} tokens of {found.text}. Nothing was written; --no-check writes it as it is"
+            )
 
 
 def _compare(

@@ -53,7 +53,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Bundle]:
                 weight.mul_(4.0)
     model.config._attn_implementation = "eager"
     model.eval().save_pretrained(folder / "hf")
-    return model, export(str(folder / "hf"), folder / "bundle", ExportOptions(weights="f32", check=False))
+    bundle = export(str(folder / "hf"), folder / "bundle", ExportOptions(weights="f32"))
+    assert bundle.manifest.parity is not None
+    assert bundle.manifest.parity.tokens > ORIGINAL, "an export's own comparison is of a long text"
+    assert bundle.manifest.parity.kl["f32"] < 1e-6
+    return model, bundle
 
 
 def opened(bundle: Bundle, engine: str) -> Model:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from edgedec.errors import BadTensor, BundleError, CheckpointError, EdgedecError
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
+from edgedec.export import exporter
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.safetensors import elements, read_header
 
@@ -420,6 +422,27 @@ def test_a_shorter_context(good: Path, place: Path) -> None:
     with pytest.raises(UsageError, match="from 1 to 16"):
         edgedec.open(short.path).session(context=17)
     assert json.loads((short.path / "genai_config.json").read_text())["model"]["context_length"] == 16
+
+
+@pytest.mark.parametrize(
+    ("weights", "kl", "refused"),
+    [("f32", 0.5, True), ("f16", 0.02, True), ("f32", 0.001, False), ("int4", 0.5, False), ("int4", np.nan, True)],
+)
+def test_what_does_not_agree_is_not_written(
+    good: Path, place: Path, monkeypatch: pytest.MonkeyPatch, weights: str, kl: float, refused: bool
+) -> None:
+    measured = exporter.parity
+
+    def apart(*given: Any) -> Any:
+        return replace(measured(*given), kl={"f32": kl})
+
+    monkeypatch.setattr(exporter, "parity", apart)
+    if not refused:
+        assert made(good, place / "a", check=True, weights=weights).manifest.parity is not None
+        return
+    with pytest.raises(CheckpointError, match="with KV f32 the bundle does not compute what its checkpoint does"):
+        made(good, place / "a", check=True, weights=weights)
+    assert not (place / "a").exists()
 
 
 def test_the_check_may_be_left_out(good: Path, place: Path) -> None:
