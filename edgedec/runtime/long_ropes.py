@@ -28,6 +28,8 @@ class RopeCache:
         self.inner, self.original, self.long = inner, original, long
 
     def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self.inner, name)
 
     def positions(self, block: int) -> Ints:
@@ -69,6 +71,8 @@ class LongRopeRuntime:
         self.capabilities = replace(inner.capabilities, steps=None)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self.inner, name)
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
