@@ -109,11 +109,12 @@ def test_a_text_that_crosses_the_length_is_that_of_transformers(
     prompt = TOKENS[:6] * 4  # repeats, so that drafts are made
     wanted = generated(model, prompt, 40)
     session = opened(bundle, engine).session(speculate=speculate)
-    found = [int(token) for token in session.tokens(prompt, max_tokens=40, **GREEDY)]
-    assert found == wanted
+    for _ in range(2):  # the second time drafters know what follows, up to the length and beyond
+        found = [int(token) for token in session.tokens(prompt, max_tokens=40, **GREEDY)]
+        assert found == wanted
     assert len(prompt) < ORIGINAL < len(prompt) + len(found)
     if speculate != "off":
-        assert session.stats.proposed > 10, "nothing was drafted"
+        assert session.stats.accepted > 10, "nothing was drafted"
 
 
 def test_a_session_goes_back_to_a_short_text(made: tuple[Any, Bundle]) -> None:
@@ -146,7 +147,7 @@ def test_texts_of_both_kinds_share_a_batch_and_no_prefix(made: tuple[Any, Bundle
 def test_a_saved_session_goes_on_with_its_factors(made: tuple[Any, Bundle], tmp_path: Path, reread: bool) -> None:
     model, bundle = made
     opened_ = opened(bundle, "native")
-    for n in (20, 50):
+    for n in (20, 29, 50):  # 29: only the last token makes it long
         session, other = opened_.session(), opened_.session()
         first = [*map(int, session.tokens(TOKENS[:n], max_tokens=4, **GREEDY))]
         session.save(tmp_path / f"{n}.session", reread=reread)
@@ -175,9 +176,9 @@ class TestLibedgedec:
         for n in (31, 32, 33, 60, 24, 60, 20):
             session = c.session(speculate=drafts, draft=5 if drafts == b"auto" else 0)
             prompt = (TOKENS[:6] * 10)[:n]
-            assert session.generate(prompt, max_tokens=30, temperature=0.0, ignore_eos=1) == generated(
-                model, prompt, 30
-            )
+            wanted = generated(model, prompt, 30)
+            for _ in range(2):
+                assert session.generate(prompt, max_tokens=30, temperature=0.0, ignore_eos=1) == wanted
             drafted += session.result.accepted
         assert drafted or drafts == b"off"
 
@@ -198,7 +199,11 @@ class TestLibedgedec:
 
     def test_saved_sessions_of_python_and_c(self, made: tuple[Any, Bundle], tmp_path: Path) -> None:
         model, bundle = made
-        for n in (20, 50):
+        for n in (
+            20,
+            29,
+            50,
+        ):  # 29: only the last token makes it long
             session, path = opened(bundle, "native").session(), str(tmp_path / f"{n}.session")
             first = [*map(int, session.tokens(TOKENS[:n], max_tokens=4, **GREEDY))]
             session.save(path)
