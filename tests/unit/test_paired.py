@@ -160,7 +160,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         found["made"].append(made)
         return made
 
-    monkeypatch.setattr(paired, "open_runtime", opened)
+    monkeypatch.setattr(paired, "open_engine", opened)
     monkeypatch.setattr(paired, "reason_against", lambda name, bundle, device: None if device in found else "not here")
     return found
 
@@ -225,7 +225,7 @@ def test_an_engine_that_fails_is_passed_over_and_named(bundles: Any, machine: di
         found = Surveyed.of(bundles(), RuntimeOptions(kv="int8", device="auto"))
         if not n:
             assert found.split == Split("opencl", "opencl")
-    original = paired.open_runtime
+    original = paired.open_engine
 
     def opened(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
         made = original(name, bundle, options)
@@ -234,7 +234,7 @@ def test_an_engine_that_fails_is_passed_over_and_named(bundles: Any, machine: di
             made.capabilities = replace(made.capabilities, driver="2.0")
         return made
 
-    paired.open_runtime = opened  # the fixture puts it back
+    paired.open_engine = opened  # the fixture puts it back
     for words in ("failed when it was measured: Mali: no 700000000 bytes", "edgedec doctor --device auto"):
         runtime = paired.open(bundles(), RuntimeOptions(kv="int8", device="auto"))
         assert runtime.name == CPU
@@ -255,7 +255,7 @@ def test_an_engine_that_does_not_open_is_passed_over(
     bundles: Any, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: str, error: Exception, words: str
 ) -> None:
     machine["opencl"] = (0.0, 0.0)
-    original, failed = paired.open_runtime, list[str]()
+    original, failed = paired.open_engine, list[str]()
 
     def fails(*_: object) -> Any:
         failed.append(at)
@@ -268,7 +268,7 @@ def test_an_engine_that_does_not_open_is_passed_over(
         setattr(made, at, fails)
         return made
 
-    monkeypatch.setattr(paired, "open_runtime", opened)
+    monkeypatch.setattr(paired, "open_engine", opened)
     runtime = paired.open(bundles(), RuntimeOptions(kv="int8", device="auto"))
     assert runtime.name == CPU
     assert failed
