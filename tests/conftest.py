@@ -33,10 +33,22 @@ edgedec.model.PREFIX_TOKENS = 0
 # What takes long for its few tests begins first, so that nothing is waited for at the end.
 LONGEST = ("test_conformance", "test_tvm_kinds", "test_harness", "test_template_bounds", "test_driver", "test_formats")
 
+# What `make test` leaves to `make test-all`: files, and folders, that take long beside the number of their tests.
+LONG = {
+    "cuda", "devices", "native", "statistical",
+    "test_blocks", "test_conformance", "test_generate", "test_hostile", "test_hub", "test_never_slower",
+    "test_new_plugin", "test_paired", "test_prefixes", "test_replicas", "test_serve_pool", "test_soak",
+    "test_speculation", "test_template_bounds",
+}  # fmt: skip
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if LONG & {item.path.stem, item.path.parent.name}:
+            item.add_marker(pytest.mark.long)
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.stem not in LONGEST, -sizes[item.path]))
 

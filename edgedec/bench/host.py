@@ -22,7 +22,7 @@ _ARM = ("asimd", "asimddp", "i8mm", "sve", "sme")
 _NAMES = {"asimd": "neon", "asimddp": "dotprod"}
 _BASE = ("numpy", "onnxruntime", "tokenizers", "jinja2", "typer", "rich")
 # Extras for development of edgedec.
-_OURS = ("test", "dev", "docs")
+_OURS = ("test", "test-all", "dev", "docs")
 _SECRET = ("KEY", "TOKEN")
 
 

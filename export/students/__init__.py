@@ -7,16 +7,18 @@ from the model (the default), 0 of a kind that follows an early layer (`early`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import Family
 from edgedec.spec import Attention, Mlp, ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from edgedec.export.students._student import Student
 
 
 @dataclass(frozen=True)
@@ -84,35 +86,6 @@ class StudentFacts:
     wide: bool = False
     anchors: int = 0
     length: int = 0
-
-
-class Student(nn.Module):
-    """What a file of this folder provides as `STUDENT`: a class made with a `StudentShape` and a `StudentTarget`."""
-
-    @staticmethod
-    def check(spec: ModelSpec) -> None:
-        """Refuse a target that drafts of the kind do not fit."""
-
-    @staticmethod
-    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
-        """After how many of the target's layers the kind reads hidden states, besides the last. layer: that an early
-        kind follows."""
-        return ()
-
-    def begin(self, features: Features) -> None:
-        """Set first weights that depend on the size of the target's states."""
-
-    def logits(self, features: Features, depth: int) -> Tensor:
-        """-> [depth, T - depth, kept]: guess k of row t."""
-        raise NotImplementedError
-
-    def published(self) -> dict[str, Tensor]:
-        """Tensors as a published checkpoint names them."""
-        raise NotImplementedError
-
-    def config(self) -> Mapping[str, Any]:
-        """Its config.json."""
-        raise NotImplementedError
 
 
 FAMILY = Family(

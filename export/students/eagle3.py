@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
+from edgedec.export.students import Features, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._layers import (
     GatedMlp,
     RmsNorm,
@@ -23,6 +23,7 @@ from edgedec.export.students._layers import (
     llama_config,
     parameters,
 )
+from edgedec.export.students._student import Student
 from edgedec.spec import ModelSpec
 
 FACTS = StudentFacts(trimmed=True)

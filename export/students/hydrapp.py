@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.errors import UsageError
-from edgedec.export.students import Features, Student, StudentShape, StudentTarget
+from edgedec.export.students import Features, StudentShape, StudentTarget
 from edgedec.export.students._layers import GatedMlp, RmsNorm, Unrolled, UnrolledAttention, capped, parameters
+from edgedec.export.students._student import Student
 from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.errors import UsageError
-from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
+from edgedec.export.students import Features, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._frozen import FrozenStack, require_frozen
 from edgedec.export.students._layers import GatedMlp, RmsNorm, capped, linear, llama_config, parameters, rotated
+from edgedec.export.students._student import Student
 from edgedec.models.drafts.longspec import cross_block
 from edgedec.spec import ModelSpec
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
+from edgedec.export.students import Features, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._layers import RmsNorm, capped, linear, parameters
+from edgedec.export.students._student import Student
 from edgedec.spec import ModelSpec
 
 FACTS = StudentFacts(ahead=0, early=True, wide=True)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
+from edgedec.export.students import Features, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._frozen import FrozenStack, require_frozen
 from edgedec.export.students._layers import capped
+from edgedec.export.students._student import Student
 from edgedec.spec import ModelSpec
 
 # Rows of a text in an update: each is run `depth` times through all layers, and back.

@@ -45,7 +45,7 @@ SKIPPED = {
     r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
     r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
     r"(?i:python) tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "takes minutes; slow tests run --help",
-    r"^pytest|^EDGEDEC_SLOW_TESTS": "is part of this test suite",
+    r"^pytest|^EDGEDEC_SLOW_TESTS|^EDGEDEC_CLIENTS_PYTHON|tests\.hostile": "is part of this test suite",
     r"conformance --runtime (lazy|reference)|-k mymodel": "the page has a test of its own",
     r"xgrammar": "needs an environment of its own",
     r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",

@@ -118,6 +118,7 @@ def test_another_text_is_an_error_and_an_interrupt_keeps_what_is_whole(monkeypat
 
 @needs_native
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="the plot needs matplotlib")
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
     words = ["bench", "dial", "--sequences", "1,2", "--acceptance", "0,0.9", "--lengths", "2", "-n", "6", "-r", "1"]
     plot = tmp_path / "dial.png"

@@ -166,9 +166,9 @@ def test_answers_of_one_call_are_left_out(tiny: Path, fakes: Any, monkeypatch: p
 def test_a_repetition_is_one_life(tiny: Path, fakes: list[tuple[str, Any]]) -> None:
     tasks = tasks_of([Prompt("story", ("the",)), Prompt("story", ("an", "on"))], GREEDY, 0)
     Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True).measure(["echo"], 2)
-    # One session to warm up, one a repetition; each text (three turns in two prompts) is a reset.
+    # One session to warm up, one a repetition; each text (three turns in two prompts) after the first is a reset.
     assert [name for name, _ in fakes] == ["off", "echo"] * 3
-    assert [drafter.texts for name, drafter in fakes if name == "echo"] == [1, 3, 3]
+    assert [drafter.texts for name, drafter in fakes if name == "echo"] == [0, 2, 2]
 
 
 def test_a_talk_goes_on_with_its_answers(tiny: Path) -> None:

@@ -78,6 +78,15 @@ def test_all_families_are_listed() -> None:
     assert found["drafters"] == list(families.family("drafters").names())
 
 
+def test_all_families_are_listed_where_only_edgedec_is_installed() -> None:
+    """What other packages would bring is not looked for until a plug-in is used."""
+    code = "import sys; [sys.modules.__setitem__(name, None) for name in ('torch', 'onnx', 'transformers')]; "
+    code += "from edgedec.cli import main; sys.argv = ['edgedec', 'plugins']; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == list(families.PACKAGES)
+
+
 @pytest.mark.parametrize("name", families.PACKAGES)
 def test_a_family_is_listed(name: str) -> None:
     family = families.family(name)
