@@ -32,7 +32,7 @@ def load(folder: Path) -> Any:
     family = architecture(checkpoint.config)
     spec = family.spec(checkpoint.config)
     checkpoint.check(family.weights(spec, checkpoint.config), spec, family.FACTS.ignored)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
     )

@@ -45,8 +45,8 @@ _DISTURBED = 1.5
 _NEAR, _FIRST = 0.12, 2
 # The weight of a point is the number of calls that corrected it, up to this.
 _REMEMBERED = 50
-# Of calls that were made without Python and without drafts, one of so many is learned from.
-_EACH = 4
+# Of calls that were made without Python and without drafts, one in so many seconds is learned from.
+_PAUSE = 0.01
 # After the last point a row costs the slope before it, times this.
 _BEYOND = 1.2
 
@@ -65,7 +65,7 @@ class Costs:
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
-        self._unwritten = self._plain = 0
+        self._unwritten, self._passed = 0, 0.0
         self.outside, self.experiences = OutsideTime(), dict[str, Experience]()
         self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
@@ -133,13 +133,14 @@ class Costs:
         return True
 
     def add_step(self, rows: int, seconds: float, cells: int, plain: bool) -> bool:
-        """As `add`, of a call that was made without Python. Of those without drafts (`plain`) one of `_EACH` counts."""
+        """As `add`, of a call that was made without Python. Of those without drafts (`plain`) only some count."""
         if seconds == self._last:
             return False
-        self._plain = self._plain + 1 if plain else 0
-        if self._plain % _EACH:
+        self._passed += seconds
+        if plain and self._passed < _PAUSE:
             self._last = seconds
             return False
+        self._passed = 0.0
         return self.add(rows, seconds, cells)
 
     def _add(self, rows: int, seconds: float, cells: int) -> None:
