@@ -42,7 +42,7 @@ def write_bundle(
             fmt = format_of(spec, name, weights, head or weights, embed or weights)
             kept = offset(read(name), fmt, block) if zeros and name in spec.matrices - {"embed", "head"} else None
             out.tensor(name, _slices(read(name)), shape, fmt, block, kept)
-        ropes = tuple(out.rope(rope, spec.context_length) for rope in spec.ropes)
+        ropes = tuple(out.rope(rope, spec) for rope in spec.ropes)
         out.array(np.zeros(0, np.uint8))
     manifest = Manifest(
         format=FORMAT,
