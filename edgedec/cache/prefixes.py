@@ -68,11 +68,11 @@ class PrefixIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._roots: dict[str, _Node[T]] = {}
-        self._clock = 0
+        self._clock = self._held = 0
 
     def __len__(self) -> int:
         """The number of caches that are held."""
-        return sum(1 for _ in self.caches())
+        return self._held
 
     def caches(self) -> Iterator[T]:
         """The caches that are held."""
@@ -93,6 +93,7 @@ class PrefixIndex(Generic[T]):
         elif at < len(ids):
             below = node.children[ids[at]] = _Node(list(ids[at:]), ref(node))
             node = below
+        self._held += node.cache is None
         node.cache = cache
         self._touch(node)
 
@@ -110,6 +111,8 @@ class PrefixIndex(Generic[T]):
     def evict(self, enough: Callable[[], bool], leaving: Callable[[list[int], T, str], None] | None = None) -> None:
         """Evict caches, the least recently used first, until `enough()` or none is left. leaving: called with each
         evicted cache, its text and its key."""
+        if enough():
+            return
         leaves = [(leaf, key) for key, root in self._roots.items() for leaf in root.leaves()]
         for leaf, key in sorted(leaves, key=lambda item: item[0].used):
             if enough():
@@ -128,6 +131,7 @@ class PrefixIndex(Generic[T]):
 
     def clear(self) -> None:
         self._roots.clear()
+        self._held = 0
 
     def _touch(self, leaf: _Node[T]) -> None:
         self._clock += 1
@@ -157,6 +161,7 @@ class PrefixIndex(Generic[T]):
     def _remove(self, node: _Node[T]) -> None:
         """Remove a leaf, and nodes that have no leaves any more."""
         node.cache = None
+        self._held -= 1
         while (parent := node.parent) is not None and not node.children and node.cache is None:
             del parent.children[node.tokens[0]]
             node = parent
