@@ -72,9 +72,10 @@ def import_graph(
     options: ImportOptions = ImportOptions(),
     progress: Progress = lambda *_: None,
     checkpoint: Path | None = None,
+    weights: Path | None = None,
 ) -> Imported:
     """Import the ONNX decoder in the folder `source` to the bundle folder `out`. checkpoint: what it was made of, whose
-    config and text files are taken, and which it is compared with."""
+    config and text files are taken; weights: the folder with all of it, which the graph is compared with."""
     graph, *_ = files = _checked_files(source, options.file)
     places = (checkpoint,) if checkpoint else (graph.parent, source)
     config = read_json(next((p for p in places if (p / "config.json").is_file()), source) / "config.json")
@@ -108,7 +109,7 @@ def import_graph(
         )
         write_manifest(folder, manifest)
         progress("parity", 0, 1)
-        checked = _checked(folder, manifest, options.threads, checkpoint, config)
+        checked = _checked(folder, manifest, options.threads, weights, config)
         progress("parity", 1, 1)
     return Imported(Bundle.open(out), checked)
 

@@ -54,7 +54,7 @@ def export_via_optimum(
         progress("optimum", 1, 1)
         _bring_tokenizer(source, made, staged)
         (staged / "config.json").write_bytes((source / "config.json").read_bytes())
-        return import_graph(made, out, options, progress, staged)
+        return import_graph(made, out, options, progress, staged, source)
 
 
 def stage(source: Path, staged: Path) -> None:

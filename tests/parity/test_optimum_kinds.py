@@ -49,10 +49,10 @@ def test_right_or_refused(made: tuple[Path, dict[str, Any]], kind: str) -> None:
     graph, checkpoint = folder / "onnx" / kind, folder / "checkpoints" / kind
     if kind in WRONG:
         with pytest.raises(CheckpointError, match=f"a {kind} that computes something else than its checkpoint"):
-            import_graph(graph, out, checkpoint=checkpoint)
+            import_graph(graph, out, checkpoint=checkpoint, weights=checkpoint)
         assert not out.exists()
         return
-    found = import_graph(graph, out, checkpoint=checkpoint)
+    found = import_graph(graph, out, checkpoint=checkpoint, weights=checkpoint)
     assert found.checked.by.startswith("transformers 5")
     assert found.checked.apart is not None
     assert found.checked.apart < 1e-4
