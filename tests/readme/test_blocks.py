@@ -24,7 +24,7 @@ BIN = Path(sys.executable).parent
 # Why a command is not run here: the first pattern that it matches.
 SKIPPED = {
     r"^make android|^apt-get|phone-test": "needs a JDK, Android's tools or a phone; tests/android builds the app",
-    r"^make (demo|test)": "sets up an environment of its own; make test is how this is run",
+    r"^make (demo|test|fuzz)": "sets up an environment of its own; make test is how this is run",
     r"^pip install": "changes the environment; tests/unit/test_extras.py checks the names",
     r"^pip download": "needs the network",
     r"llama-1b|\bl1b\b": "needs a checkpoint of 2.5 GB",
@@ -58,7 +58,6 @@ SKIPPED = {
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
-    r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
     r"--device webgpu|ort:webgpu": "needs a GPU or SwiftShader; tests/devices/test_webgpu.py",
     r"qnn:SM8650": "needs onnxruntime-qnn; tests/devices/test_qnn.py",
     r"--for tvm:|--engine tvm": "compiles for some seconds, with TVM; tests/parity/test_tvm.py does",
