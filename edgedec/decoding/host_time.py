@@ -143,13 +143,12 @@ class Gaps:
 
     def add_steps(self, spent: float, drafts: int) -> None:
         """Count the drafting of steps that the runtime made by itself."""
-        if spent or drafts:
-            self.count(spent)
-            self.add_drafts(drafts)
+        self._counted += spent
+        self._drafting += drafts
 
-    def add_drafts(self, sequences: int = 1) -> None:
-        """Count sequences with drafted rows in the next forward."""
-        self._drafting += sequences
+    def add_draft(self) -> None:
+        """Count a sequence with drafted rows in the next forward."""
+        self._drafting += 1
 
     def consumed(self, seconds: float) -> None:
         """Add the seconds that the consumer took for one token."""

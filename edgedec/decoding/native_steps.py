@@ -156,8 +156,7 @@ class NativeSteps(Steps):
         """As `_decided`; counts the governor's time and its draft, which the forward's have not (`Stepped`)."""
         gaps, spent, drafted = self._context.gaps, governor.seconds, governor.drafted
         found = self._decided(token)
-        gaps.count(governor.seconds - spent)
-        gaps.add_drafts(int(governor.drafted > drafted))
+        gaps.add_steps(governor.seconds - spent, int(governor.drafted > drafted))
         return found
 
     def _decided(self, token: int) -> int:

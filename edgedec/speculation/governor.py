@@ -84,7 +84,7 @@ class Governor(Governed):
             return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, began)
         if prices is None:
             if probe:
-                context.gaps.add_drafts()
+                context.gaps.add_draft()
                 self._sizes[probe] += 1
                 return probing(Draft(), probe, context, self._trees)
             return self._none(MEASURING, began)
@@ -131,7 +131,7 @@ class Governor(Governed):
         self._sizes[nodes] += 1
         why = f"{nodes} of {len(self._found.merger)} guesses"
         draft = self._found.merger.cut(self._kept, self._names, why)
-        context.gaps.add_drafts()
+        context.gaps.add_draft()
         took = perf_counter() - began
         if self._group is not None:
             self._group.add_time(took)
@@ -181,7 +181,7 @@ class Governor(Governed):
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
         if self._kept or found.own_rows:
-            context.gaps.add_drafts()
+            context.gaps.add_draft()
         self._spend(spent + found.own(watch, waited, draft))
         if self._group is not None and self._watched:
             self._group.add_time(spent)

@@ -288,7 +288,7 @@ def test_a_draft_costs_what_passes_besides_the_usual() -> None:
     assert outside.known
     for _ in range(200):
         gaps.count(3e-5)
-        gaps.add_drafts()
+        gaps.add_draft()
         gaps.add_forward(1e-5, 2, own=False)  # of a draft model: part of the time between two steps
         gaps.add_forward(4e-4, 2)
     assert outside.draft == pytest.approx(4.1e-4 - 1e-4 - 3e-5, rel=0.05)
@@ -364,15 +364,15 @@ def test_what_passes_between_own_forwards_is_given_once(monkeypatch: pytest.Monk
     gaps.add_forward(9.0)
     gaps.end_forward()
     assert not gaps.watched
-    gaps.add_drafts()
+    gaps.add_draft()
     gaps.count(0.5)
     gaps.count(0.25)
     gaps.add_forward(1.0, own=False)
     gaps.consumed(0.5)
     gaps.consumed(0.25)
     gaps.add_forward(2.0, 3)  # with a draft
-    gaps.add_drafts()
-    gaps.add_drafts()
+    gaps.add_draft()
+    gaps.add_draft()
     gaps.add_forward(4.0)  # after a draft, with two
     gaps.add_forward(5.0)  # after two
     gaps.add_forward(6.0, 2)
