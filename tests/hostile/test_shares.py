@@ -59,6 +59,7 @@ def test_a_request_without_a_running_text_starves_beside_one_with_several() -> N
 
     assert state(["a1", "a1"], ["a1", "b1"])
     assert state(["a1", "a1"], ["a2"])
+    assert state(["a1", "a1", "b1"], ["c1"])
     assert not state(["a1", "a1"], ["a1"])
     assert not state(["a1", "a2"], ["b1"])
     assert not state(["a1", "a1", "b1"], ["a1", "b1"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec import Sampling, constraints
-from edgedec.constraints import bounded, place
+from edgedec.constraints import _matcher_guest, bounded, place
 from edgedec.constraints.kinds.json_schema import json_schema
 from edgedec.constraints.matcher import GrammarConstraint
 
@@ -281,3 +281,12 @@ def test_a_place_is_found_however_a_text_is_cut(value: Any, data: st.DataObject)
             expected = expected.after(sign, i)
         assert found[:2] == expected[:2]
     assert found == JsonPlace()
+
+
+@pytest.mark.parametrize(("mask", "first"), [(b"\x00\x00\x0c\xff", [18]), (b"\x01", [0]), (b"\x00\x00", [])])
+def test_the_first_token_that_a_mask_allows(mask: bytes, first: list[int]) -> None:
+    class Masked:
+        def compute_bitmask(self) -> bytes:
+            return mask
+
+    assert _matcher_guest._any(Masked()) == first

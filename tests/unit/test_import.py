@@ -357,6 +357,8 @@ def test_export_via_optimum(optimum: Path, tmp_path: Path, capsys: pytest.Captur
     shown = json.loads(capsys.readouterr().out)
     assert (shown["layers"], shown["parity"], shown["parity_with"]) == (2, 0.0, "these tests")
     assert edgedec.open(out).runtime.name == "graph"
+    assert main([*proposed.split()[1:], "--force"]) == 0
+    assert "logits differ from those of these tests by 0.0e+00 of their spread" in capsys.readouterr().out
     assert main(proposed.split()[1:]) == 1
     assert "exists already" in capsys.readouterr().err
     assert main([*proposed.split()[1:], "--force", "--weights", "int8"]) == 2

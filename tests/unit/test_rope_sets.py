@@ -12,8 +12,20 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.onnx import whole_model_reason
-from edgedec.runtime import ALL_LOGITS, Call, Rows, forward_one, rope_key, rope_room, suit, suits
-from edgedec.runtime.long_ropes import with_long_ropes
+from edgedec.runtime import (
+    ALL_LOGITS,
+    Call,
+    Rows,
+    forward_one,
+    open_runtime,
+    registry,
+    rope_key,
+    rope_room,
+    suit,
+    suits,
+    why_chosen,
+)
+from edgedec.runtime.long_ropes import LongRopeRuntime, with_long_ropes
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec, Rope
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
@@ -106,3 +118,22 @@ def test_older_readers_refuse_a_bundle_of_two_sets(original: int, version: int, 
 def test_files_that_have_one_set_are_not_made() -> None:
     assert "its rope differs for texts of more than 20 tokens" in str(whole_model_reason(spec_of()))
     assert whole_model_reason(MODELS["plain"]) is None
+
+
+def test_the_reason_for_an_engine_is_that_of_its_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write_bundle(tmp_path / "long", spec_of(), random_weights(spec_of()))
+    for reason in ("it is the quickest", ""):
+        monkeypatch.setattr(registry, "why_chosen", lambda engine, reason=reason: reason)
+        runtime = open_runtime("reference", bundle)
+        assert isinstance(runtime, LongRopeRuntime)
+        assert why_chosen(runtime) == reason
+
+
+def test_tables_are_the_same_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, weights = spec_of(), random_weights(spec_of())
+    whole = write_bundle(tmp_path / "whole", spec, weights)
+    monkeypatch.setattr("edgedec.export.weights._ROPE_ROWS", 7)
+    pieces = write_bundle(tmp_path / "pieces", spec, weights)
+    assert {name: file.sha256 for name, file in pieces.manifest.files.items()} == {
+        name: file.sha256 for name, file in whole.manifest.files.items()
+    }
