@@ -3,13 +3,14 @@ tests/parity/test_long_ropes.py."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle import MANIFEST, Bundle
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.onnx import whole_model_reason
 from edgedec.runtime import (
@@ -137,3 +138,16 @@ def test_tables_are_the_same_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     assert {name: file.sha256 for name, file in pieces.manifest.files.items()} == {
         name: file.sha256 for name, file in whole.manifest.files.items()
     }
+
+
+def test_tables_that_end_beyond_the_weights_are_refused(tmp_path: Path) -> None:
+    """Both sets are there: a table of half the positions would still fit."""
+    spec = spec_of()
+    bundle = write_bundle(tmp_path / "long", spec, random_weights(spec))
+    path = bundle.path / MANIFEST
+    manifest = json.loads(path.read_text())
+    size, table = bundle.manifest.files["weights.bin"].size, 4 * spec.positions * len(spec.ropes[0].inv_freq)
+    manifest["ropes"][0] = [(size - table // 2) // 64 * 64] * 2
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BundleCorrupt, match="rope 0"):
+        Bundle.open(bundle.path)
