@@ -64,7 +64,8 @@ class Draft:
     all of them). prompts: rows that run below it (of a draft that has been through no blocks). by: the names of the
     drafters of each token; why: the governor's reason for a draft of this size; both for display. rest (of an empty
     draft): the number of further calls that run without drafts and without the drafter, which gets no results of them;
-    0: it proposes at the next call. steps: drafts in the runtime's own steps, in so many calls from this one on.
+    0: it proposes at the next call. unseen: it needs no result of this call either, so the runtime's own steps may make
+    this one too. steps: drafts in the runtime's own steps, in so many calls from this one on.
     """
 
     tokens: Sequence[int] = ()
@@ -79,6 +80,7 @@ class Draft:
     why: str = ""
     prompts: PromptRows | None = None
     rest: int = 0
+    unseen: bool = False
     steps: StepDrafting | None = None
 
     @classmethod

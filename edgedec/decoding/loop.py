@@ -64,7 +64,7 @@ def decode_loop(
                 continue
             rows = yield from text.read()
             draft = yield from text.draft(rows)
-            if draft.steps is not None:
+            if text.rests(draft):
                 continue
             seen = yield from text.verify(rows, draft)
             text.learn(draft, seen)
@@ -180,14 +180,18 @@ class TextGeneration:
         """The drafter's proposal below these rows; empty while the drafter rests."""
         resting = self._resting
         if resting is not None and resting.steps is None and self._rest > 0 and len(rows) == 1:
-            self._rest -= 1
+            self._rest, self.context.left = self._rest - 1, 0
             return resting
         self._resting, self._rest, self.context.left = None, 0, self._own_steps()
         proposal = self._drafter.propose(self.context, self._room(len(rows)), 0.0)
         draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
-        if draft.steps is not None:
-            self._resting, self._rest = draft, draft.rest
+        if self.rests(draft):
+            self._resting, self._rest = draft, draft.rest + draft.unseen
         return draft
+
+    def rests(self, draft: Draft) -> bool:
+        """Whether the runtime makes this call and further ones by itself (`rest`)."""
+        return draft.steps is not None or (draft.unseen and self.context.left > 0)
 
     def verify(self, rows: Rows, draft: Draft) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the rows and the draft, and choose the tokens that follow."""

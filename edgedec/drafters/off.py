@@ -17,7 +17,7 @@ class Off(BaseDrafter):
     """code, why: the reason why nothing is drafted, and its text; empty if plain decoding was chosen."""
 
     def __init__(self, code: str = "", why: str = "") -> None:
-        self._code, self._draft = code, Draft(rest=sys.maxsize, why=why)
+        self._code, self._draft = code, Draft(why=why, rest=sys.maxsize - 1, unseen=True)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         return self._draft

@@ -22,6 +22,7 @@ from edgedec.plugins import Words
 from edgedec.speculation.bank import AUTO, NAMED, Terms
 from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.deferred import Deferred
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
 from edgedec.speculation.prompting import PromptingGovernor, has_prompts
@@ -43,10 +44,16 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
         return Off()
     # Sessions that share tables read the words once.
     choice = host.table(("words", words), lambda: _read(words, host)) if isinstance(words, str) else _read(words, host)
-    drafters = [(name, make(host)) for name, make in choice.makers]
+    if words == "auto" and choice.makers and (shared := _shared(host)) is not None:
+        return Forced(Deferred(lambda: _governor(_made(choice, host), host), shared.openings))
+    drafters = _made(choice, host)
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters)
-    return governor(guided(drafters), host, choice.fixed, choice.terms)
+    return governor(drafters, host, choice.fixed, choice.terms)
+
+
+def _made(choice: _Choice, host: DrafterContext) -> Sequence[tuple[str, Drafter]]:
+    return guided([(name, make(host)) for name, make in choice.makers])
 
 
 def _read(words: Words, host: DrafterContext) -> _Choice:
@@ -73,15 +80,22 @@ def governor(
 ) -> Drafter:
     """These drafters under the governor, after the tokens that a constraint forces. There are none if the engine may
     not draft with `auto`."""
-    if not drafters:
-        return Off(ENGINE, TEXTS[ENGINE])
+    return Forced(_governor(drafters, host, fixed, terms)) if drafters else Off(ENGINE, TEXTS[ENGINE])
 
+
+def _governor(
+    drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0, terms: Terms = AUTO
+) -> Governor:
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    shared = None if host.tables is None else host.table("speculation", SharedLearning)
     kind = PromptingGovernor if has_prompts(drafters) else Governor
-    return Forced(kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared, terms))
+    return kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, _shared(host), terms)
+
+
+def _shared(host: DrafterContext) -> SharedLearning | None:
+    """What the sessions that share tables learn together."""
+    return None if host.tables is None else host.table("speculation", SharedLearning)
 
 
 def _auto(host: DrafterContext) -> list[str]:

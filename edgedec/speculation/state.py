@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import or_
 from typing import Any
 
 from edgedec.decoding.draft import State
 from edgedec.runtime import Outputs
 from edgedec.speculation.bank import AUTO, Bank, Terms
+from edgedec.speculation.deferred import Openings
 from edgedec.speculation.experience import Experience
 from edgedec.speculation.record import DrafterRecord
 from edgedec.trees.calibration import SharedCalibrations
@@ -35,6 +36,11 @@ class SharedLearning:
     def bank(self, terms: Terms = AUTO) -> Bank:
         """The bank of all texts with these terms."""
         return self.banks.setdefault(terms, Bank(terms))
+
+    @cached_property
+    def openings(self) -> Openings:
+        """Of the texts with `auto`."""
+        return Openings(self.bank(AUTO))
 
     def experience(self, name: str) -> Experience:
         """What the drafter of this name did in all texts."""

@@ -113,13 +113,12 @@ bool Governing::ready() const {
 }
 
 void Governing::begin(int64_t context) {
-  const Watch watch_time;
   ed_governor& g = *g_;
   ed_drafting& drafting = *g.drafting;
   drafting.text.ids.insert(drafting.text.ids.end(), came_.begin(), came_.end());
   drafting.text.prompt = g.prompt;
   came_.clear(), nodes_.clear();
-  begun_ = true, watched_ = false, offered_ = all_ = 0, why_ = ED_WAITING, context_ = context;
+  begun_ = true, watched_ = false, offered_ = all_ = 0, why_ = ED_WAITING, context_ = context, spent_ = 0;
   g.length = context + 1;
   prices_.set(g, context);
   open(*g.bank, prices_.call);
@@ -134,11 +133,18 @@ void Governing::begin(int64_t context) {
     if (risked(left, SURE) > takes() + row) watch((int)std::min<int64_t>(room, g.limit), left);
     else why_ = ED_SHORT;
   }
-  spent_ = g.took ? g.took[0] : watched_ ? watch_time.seconds() : 0;
 }
 
-// The drafters propose at most `most` nodes; those that could pay and that the balance allows are offered.
+// Lets the drafters propose at most `most` nodes.
 void Governing::watch(int most, double left) {
+  const Watch time;
+  watched_ = true;
+  offer(most, left);
+  spent_ = g_->took ? g_->took[0] : time.seconds();
+}
+
+// Offers the proposed nodes that could pay and that the balance allows.
+void Governing::offer(int most, double left) {
   ed_governor& g = *g_;
   ed_drafting& drafting = *g.drafting;
   ed_proposal asked{};
@@ -148,7 +154,7 @@ void Governing::watch(int most, double left) {
   merge_drafts(drafting, asked);
   best_ = drafting.merger.order(false);
   drafting.watched = (int64_t)drafting.text.ids.size();
-  watched_ = true, why_ = best_.empty() ? ED_NO_GUESS : ED_REFUSED;
+  why_ = best_.empty() ? ED_NO_GUESS : ED_REFUSED;
   costs_.assign({0.0, prices_.token});
   for (int n = 1; n <= std::min(most, prices_.most); n++)
     costs_.push_back(prices_.token + prices_.draft + prices_.added(n));
@@ -183,16 +189,13 @@ void Governing::grant(int nodes, int all) {
 // ---- what came of it -------------------------------------------------------------------------------
 
 void Governing::end(const ed_verified& seen, int64_t rows) {
-  const Watch watch_time;
   ed_governor& g = *g_;
   double tokens = 0;
+  if (watched_) tokens = learn(seen);
   if (nodes_.empty()) g.silent[why_]++;
-  else tokens = count_guesses(seen);
-  if (watched_) observe_drafts(*g.drafting, seen, g.enabled, g.drafter_seconds);
   fresh_ = seen.accepted - (seen.accepted && seen.picked[seen.accepted - 1] < 0);
   came_.assign(seen.picked, seen.picked + fresh_);
   g.left -= fresh_, g.steps++, g.drafted += (int64_t)nodes_.size(), g.came += nodes_.empty() ? 0 : seen.accepted - 1;
-  spent_ += g.took ? g.took[1] : watch_time.seconds();
   begun_ = false;
   if (!watched_) return;
   g.spent += spent_;
@@ -203,6 +206,15 @@ void Governing::end(const ed_verified& seen, int64_t rows) {
   const double row = (g.seconds[std::min(rows, last)] - g.seconds[std::min(rows - drafted, last)]) / (double)drafted +
                      prices_.each;
   settle(prices_.token * (seen.accepted - 1), row * (double)nodes_.size() + spent_ + prices_.draft);
+}
+
+// Gives the drafters the result; returns the tokens that the guesses that ran were expected to add.
+double Governing::learn(const ed_verified& seen) {
+  const Watch time;
+  const double tokens = nodes_.empty() ? 0 : count_guesses(seen);
+  observe_drafts(*g_->drafting, seen, g_->enabled, g_->drafter_seconds);
+  spent_ += g_->took ? g_->took[1] : time.seconds();
+  return tokens;
 }
 
 // Tests all guesses against the picked tokens; returns the tokens that those that ran were expected to add.

@@ -54,12 +54,14 @@ class Governing {
 
  private:
   void watch(int most, double left);
+  void offer(int most, double left);
   void note_expected(double trust);
   bool ready() const;
   double gain() const;
   double takes() const;
   void judge(double tokens, double rows);
   void settle(double saved, double cost);
+  double learn(const ed_verified& seen);
   double count_guesses(const ed_verified& seen);
   ed_governor* g_ = nullptr;
   Prices prices_;

@@ -135,6 +135,27 @@ def test_a_drafter_that_rests_is_not_asked() -> None:
     assert [call.outputs.top for call in shown.log] == [2, 1, 1, 2], "and its outputs are not computed"
 
 
+def test_a_call_whose_result_nobody_needs_is_part_of_the_rest() -> None:
+    """Where the runtime's own steps can make it; elsewhere it is a call like any other, and the drafter rests after
+    it."""
+    draft = Draft(rest=3, unseen=True)
+    drafter = Asked(draft, draft)
+    assert len(run(Logged(), drafter, max_tokens=6)[0]) == 6
+    assert [n for n in drafter.events if n != "prepare"] == [5, 9]
+    text = TextGeneration(context_of(Logged()), GenerationConfig(WARM), drafter)
+    for own, seen in ((4, False), (0, True)):
+        text.context.left = own
+        assert text.rests(draft) is not seen
+        assert not text.rests(Draft(rest=3))
+    text.context.left, text._resting, text._rest = 4, draft, 2  # own steps were possible, and are not any more
+    proposing = text.draft(Rows.chain([1], 0))
+    with pytest.raises(StopIteration) as ended:
+        next(proposing)
+    assert ended.value.value is draft
+    assert not text.rests(draft)
+    assert text._rest == 1
+
+
 @pytest.mark.parametrize("ends", ["eos", "stop", "limit", "constraint"])
 def test_why_a_text_ends(ends: str) -> None:
     plain = run(Logged())[0]

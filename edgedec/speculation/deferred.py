@@ -1,0 +1,154 @@
+"""Opens the drafters of a text when the bank can pay for it.
+
+Creating the tables and records of a text takes some tenths of a millisecond, which many short texts of a small model
+never earn back. So a text begins without drafters while the savings of all texts are less than what opening them takes:
+
+    savings = balance of the bank + rate · (the time of texts without drafters, once the balance is at its most)
+
+so that openings, too, lose no more than `rate` of the time (`bank`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.draft import Draft, Drafter, Proposal, State
+from edgedec.drafters._wrapped import Wrapped
+from edgedec.drafters.off import Off
+from edgedec.speculation.bank import Bank
+from edgedec.speculation.experience import Means
+from edgedec.speculation.reasons import BANK, TEXTS
+
+# The calls until the balance is looked at again.
+_REST = 32
+
+
+class Openings:
+    """What opening the drafters of a text takes, in all texts of a thread, and what was saved for the next one."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.bank, self._saved = bank, 0.0
+        self._created, self._proposed = _Usual(), _Usual()
+
+    @property
+    def paid(self) -> bool:
+        """Whether the savings pay for one more; true while its price is unknown."""
+        return self._seconds <= self._saved + self.bank.left or not self._seconds
+
+    @property
+    def _seconds(self) -> float:
+        return self._created.seconds + self._proposed.seconds
+
+    def save(self, seconds: float) -> None:
+        """Add a part of the time of texts without drafters."""
+        room = max(self.bank.most * self.bank.call - self.bank.left, 0.0)
+        self.bank.add(seconds)
+        self._saved = min(self._saved + max(seconds - room, 0.0), self._seconds)
+
+    def add_created(self, seconds: float) -> None:
+        """Charge the creation of a text's drafters."""
+        if self._created.add(seconds):
+            self.bank.lost += seconds
+            self._spend(seconds)
+
+    def add_proposed(self, seconds: float) -> None:
+        """Note the time of a text's first proposal, which the governor charges."""
+        if self._proposed.add(seconds):
+            self._spend(seconds)
+            self.bank.add(seconds)
+
+    def _spend(self, seconds: float) -> None:
+        """Charge the savings, and the bank for what they lack."""
+        part = min(self._saved, seconds)
+        self._saved -= part
+        self.bank.add(part - seconds)
+
+
+class _Usual:
+    """The mean of times without the first one, which includes reading what all texts share."""
+
+    def __init__(self) -> None:
+        self._means, self._begun = Means(), False
+
+    @property
+    def seconds(self) -> float:
+        return self._means.seconds
+
+    def add(self, seconds: float) -> bool:
+        """Whether it counted."""
+        if self._begun:
+            self._means.add(seconds, 0.0, 0.0)
+            return True
+        self._begun = True
+        return False
+
+
+class Deferred(Wrapped):
+    """The drafters that `make` creates, from the call on at which the savings pay for it."""
+
+    def __init__(self, make: Callable[[], Drafter], openings: Openings) -> None:
+        super().__init__(Off(BANK, TEXTS[BANK]))
+        self._make, self._openings = make, openings
+        # The calls without drafters, and the length of the text at the last look at the savings.
+        self._closed = self._length = 0
+        self.opened = self._proposed = False
+        if openings.paid:
+            self._open()
+
+    def _open(self) -> None:
+        began = perf_counter()
+        self.drafter, self.opened = self._make(), True
+        self._openings.add_created(perf_counter() - began)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if not self.opened:
+            self._save(context)
+            if not self._openings.paid:
+                return Draft(why=TEXTS[BANK], rest=_REST, unseen=True)
+            self._open()
+        began = perf_counter()
+        proposal = self.drafter.propose(context, nodes, min_path_prob)
+        if not self._proposed:
+            self._proposed = True
+            self._openings.add_proposed(perf_counter() - began)
+        return proposal
+
+    def _save(self, context: Context) -> None:
+        """Save a part of the time since the last look."""
+        length, bank = len(context.ids), self._openings.bank
+        tokens = max(length - self._length, 0) if self._length else 0
+        self._closed, self._length = self._closed + tokens, length
+        self._openings.save(bank.rate * tokens * bank.call / (context.concurrent + 1))
+
+    def reset(self) -> None:
+        self._length = 0
+        super().reset()
+
+    def state(self) -> State:
+        return self._now().state()
+
+    def own_state(self) -> State:
+        return self._now().own_state()
+
+    def restore(self, state: State) -> None:
+        self._now().restore(state)
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Deferred) and other.opened:
+            self._now().inherit(other.drafter)
+
+    def _now(self) -> Drafter:
+        """The drafters, opened whatever it costs."""
+        if not self.opened:
+            self._open()
+        return self.drafter
+
+    def report(self) -> dict[str, Any]:
+        found = self.drafter.report()
+        if not (self.opened and self._closed):
+            return found
+        calls = Counter(found["calls"]) + Counter({BANK: self._closed})
+        return found | {"silent": found["silent"] + self._closed, "calls": dict(calls)}
