@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +39,7 @@ from edgedec.runtime import Adapter
 from edgedec.runtime.memory import check_memory
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
+from edgedec.text.breakers import breaker_tokens
 from edgedec.text.stream import TextStream
 
 
@@ -176,6 +178,9 @@ class Session:
                 config.constraint.reset()
             for processor in config.processors:
                 processor.reset()
+        if config.sampling.breaks:
+            texts, size = config.sampling.dry_sequence_breakers, self.model.spec.vocab_size
+            config = replace(config, breakers=breaker_tokens(self.model.tokenizer, size, texts))
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0

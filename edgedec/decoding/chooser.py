@@ -15,7 +15,8 @@ import numpy as np
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
+from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties, Repeats
+from edgedec.decoding.shaping import Shaping
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
 from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
@@ -55,6 +56,8 @@ class Chooser:
         self._hidden = self.chain.early
         self._context = context
         self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
+        # None where `edgedec.sampling.distributions` covers the settings.
+        self._shaping = Shaping(config.sampling, context) if config.sampling.extended else None
         # True if the sampler covers all settings, so that a call without drafts can draw the token itself.
         self._draws = (
             capabilities.draws and self._sampler is not None and not self._adjusted and config.logprobs is None
@@ -83,7 +86,12 @@ class Chooser:
         logits."""
         result, sampling = rows.result, self.config.sampling
         if result.logits is not None:
-            return quick_distribution(self._processed(rows, at, path), sampling)
+            scores = self._processed(rows, at, path)
+            return (
+                quick_distribution(scores, sampling)
+                if self._shaping is None
+                else self._shaping.distribution(scores, path)
+            )
         assert result.ids is not None
         assert result.scores is not None
         logsum = None if result.logsum is None else float(result.logsum[at])
@@ -150,15 +158,17 @@ class Chooser:
     def accept(self, token: int) -> None:
         """Note that `token` was generated and is in the text."""
         self.chain.accept(token)
+        if self._shaping is not None:
+            self._shaping.accept(token)
         if self._sampler is not None:
             self._sampler.accept(token)
 
     def _make_sampler(self, capabilities: Capabilities) -> TokenSampler | None:
         """The runtime's sampler, or None if it has none or does not support these settings."""
         sampling = self.config.sampling
-        if capabilities.sampler is None or sampling.typical_p < 1:
+        if capabilities.sampler is None or sampling.typical_p < 1 or sampling.extended:
             return None
-        self._adjusted = len(self.chain) > sampling.adjusts
+        self._adjusted = len(self.chain) > sampling.adjusts or sampling.repeat_last_n >= 0
         if any(token >= self._vocab for token, _ in sampling.bias):
             return None
         if self._adjusted:  # the chain applies the penalties
@@ -193,6 +203,8 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
     found: list[LogitsProcessor] = list(config.processors)
     if config.sampling.adjusts:
         found.append(Penalties(config.sampling, context))
+    if config.sampling.repeats:
+        found.append(Repeats(config.sampling, context, config.breakers))
     if config.min_tokens and ends:
         found.append(MinTokens(ends, config.min_tokens))
     if config.constraint is not None:
@@ -203,7 +215,7 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
 def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capabilities, vocab: int) -> int:
     """The k for which the k best tokens can decide with these settings; 0 if all logits are needed or cost no more."""
     sampling, n = config.sampling, config.logprobs
-    if not chain.takes_best or chain.early or not capabilities.slices:
+    if not chain.takes_best or chain.early or not capabilities.slices or sampling.extended:
         return 0
     if sampling.temperature > 0 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0:
         return 0

@@ -19,7 +19,8 @@ class GenerationConfig:
     """sampling: how a token is chosen. max_tokens: None for no limit but the context; min_tokens: end tokens are masked
     before so many. stop: strings and stop_tokens: tokens that end the text; ignore_eos: the model's own end tokens do
     not end it. logprobs: how many of the likeliest tokens are reported with each token. constraint: the form of the
-    text (`edgedec.constraints`). processors: applied to the logits first, in this order."""
+    text (`edgedec.constraints`). processors: applied to the logits first, in this order. breakers: the tokens of
+    `Sampling.dry_sequence_breakers`, which a session sets."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
@@ -30,6 +31,7 @@ class GenerationConfig:
     logprobs: int | None = None
     constraint: Constraint | None = field(default=None, compare=False)
     processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)
+    breakers: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         given: Any = self.stop

@@ -1,6 +1,6 @@
 """Logits processors: they change the logits of a row before a token is chosen, in a fixed order, at each tree node.
 
-    model ──> config.processors ──> bias and penalties ──> min_tokens ──> constraint ──> temperature, cuts, draw
+    model ─> config.processors ─> bias, penalties ─> repeats ─> min_tokens ─> constraint ─> temperature, cuts, draw
 
 A processor gets the drafted tokens from the last known one to the row; `accept` gets only accepted tokens. A processor
 that names `early` blocks also gets the logits that the model's head computes from the state after each of these blocks:
@@ -19,6 +19,7 @@ from edgedec.decoding.constraint import Constraint
 from edgedec.decoding.context import Context
 from edgedec.sampling import Logits, Sampling, adjust
 from edgedec.sampling.best import Best, adjust_best
+from edgedec.sampling.repeats import repeated
 
 Early = Mapping[int, Logits]
 
@@ -85,6 +86,18 @@ class Penalties(BaseProcessor):
 
     def _ids(self, path: Sequence[int]) -> list[int]:
         return [*self._context.ids, *path] if path else self._context.ids
+
+
+class Repeats(BaseProcessor):
+    """No-repeat n-grams and DRY of a `Sampling`, by the tokens of the text and of the path. breakers: the tokens of its
+    sequence breakers."""
+
+    def __init__(self, sampling: Sampling, context: Context, breakers: Sequence[Sequence[int]]) -> None:
+        self._sampling, self._context, self._breakers = sampling, context, breakers
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        ids = np.array([*self._context.ids, *path], np.int64)
+        return repeated(logits, self._sampling, ids, self._breakers)
 
 
 class MinTokens(BaseProcessor):

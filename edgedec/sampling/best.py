@@ -28,7 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.sampling.distributions import Ids, Logits, Probs, charge, cut, distribution, finite, point, repeat, weights
+from edgedec.sampling.distributions import (
+    Ids,
+    Logits,
+    Probs,
+    charge,
+    counted,
+    cut,
+    distribution,
+    finite,
+    point,
+    repeat,
+    weights,
+)
 from edgedec.sampling.settings import Sampling
 
 # Relative: sums of float64 in another order; a runtime's log-sum, and a sum in float32.
@@ -92,13 +104,12 @@ def adjust_best(best: Best, sampling: Sampling, ids: Sequence[int] | Ids, n_prom
     it can be: bias and penalties never change an order of two values of one token."""
     if not sampling.adjusts:
         return best
-    context = np.asarray(ids, np.int64)
+    context, output = counted(ids, n_prompt, sampling.repeat_last_n)
     pairs = sampling.bias
     biased = np.array([token for token, _ in pairs], np.int64)
     if len(biased) and biased[-1] >= vocab:
         raise UsageError(f"logit_bias: token {biased[-1]} is outside the vocabulary of {vocab}")
     seen = np.unique(context[context < vocab]) if sampling.repetition_penalty != 1 else context[:0]
-    output = context[n_prompt:]
     used, counts = np.unique(output[output < vocab], return_counts=True)
     tokens = np.unique(np.concatenate([best.ids, biased, seen, used]))
     known = np.searchsorted(tokens, best.ids)

@@ -101,11 +101,18 @@ def adjust(logits: Logits, sampling: Sampling, ids: Sequence[int] | Ids, n_promp
             raise UsageError(f"logit_bias: token {token} is outside the vocabulary of {len(scores)}")
         scores[token] += bias
     # A context may hold ids above the logits' width (padded or added tokens); none can be drawn.
-    context = np.asarray(ids, np.int64)
+    context, output = counted(ids, n_prompt, sampling.repeat_last_n)
     repeat(scores, context[context < len(scores)], sampling.repetition_penalty)
-    output = context[n_prompt:]
     charge(scores, *np.unique(output[output < len(scores)], return_counts=True), sampling)
     return scores
+
+
+def counted(ids: Sequence[int] | Ids, n_prompt: int, last: int) -> tuple[Ids, Ids]:
+    """The tokens that the penalties count: of the text and, after n_prompt tokens, of its output; `last`: so many of
+    the last ones, -1 for all."""
+    context = np.asarray(ids, np.int64)
+    first = max(len(context) - last, 0) if last >= 0 else 0
+    return context[first:], context[max(first, n_prompt) :]
 
 
 def repeat(scores: Logits, seen: Ids, repetition: float) -> None:

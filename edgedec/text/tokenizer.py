@@ -68,6 +68,13 @@ class Tokenizer:
         with _named(f"{len(numbers)} tokens cannot be decoded"):
             return str(self._raw.decode(numbers, skip_special_tokens=not special))
 
+    def texts(self, size: int) -> list[str]:
+        """The text of each of the first `size` tokens by itself, that of special tokens included."""
+        known = min(size, self.vocab_size)
+        with _named("the vocabulary cannot be decoded"):
+            found = self._raw.decode_batch([[i] for i in range(known)], skip_special_tokens=False)
+        return [*map(str, found), *[""] * (size - known)]
+
     @property
     def vocab_size(self) -> int:
         return int(self._raw.get_vocab_size(with_added_tokens=True))

@@ -104,7 +104,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "no graph": (["import", "nowhere", "-o", "out"], "nowhere"),
     "no adapter": (["run", "-p", "x", "--lora", "nowhere"], "nowhere"),
     "a file of jobs that is none": (["batch", "nowhere.jsonl", "-o", "out.jsonl"], "nowhere.jsonl"),
-    "a flag of llama.cpp": (["run", "-p", "x", "--mirostat", "2"], "mirostat"),
+    "a flag of llama.cpp": (["run", "-p", "x", "--rope-scale", "2"], "--rope-scale"),
     "formats that differ": (["run", "-p", "x", "-ctk", "f16", "-ctv", "f32"], "-ctv"),
     "a datastore that is none": (["run", "-p", "x", "--spec", "datastore:path=nowhere"], "nowhere"),
     "a bias that is none": (["run", "-p", "x", "--logit-bias", "a"], "--logit-bias"),
@@ -150,8 +150,7 @@ def bodies() -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "/v1/responses", {"input": ""}, "input"
     yield "/v1/embeddings", {"input": [[999_999]]}, "999999"
     yield "/api/chat", {"messages": "x"}, "messages"
-    options = {"repeat_last_n": 5, "repeat_penalty": 1.2}
-    yield "/api/generate", {"model": "nano", "prompt": "x", "options": options}, "repeat_last_n"
+    yield "/api/generate", {"model": "nano", "prompt": "x", "options": {"repeat_last_n": -5}}, "repeat_last_n"
 
 
 def test_a_request_that_fails_gives_one_line(nano: Path) -> None:

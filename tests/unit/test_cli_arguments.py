@@ -64,7 +64,10 @@ def call(*args: object, stdin: str | None = None) -> Result:
         ("-p x -ngl=0 -n=8 -t=4 -c=256 -s=7", "-p x -n 8 -t 4 -c 256 --seed 7"),
         ("-p x -ngl0 -n64 -t4 -c4096 -s42", "-p x -n 64 -t 4 -c 4096 --seed 42"),
         ("-p x -s-1 -n-1 -n=-1 -n -1", "-p x -n -1 -n -1 -n -1"),
-        ("-p x -t -1 -n -2 --top-k=-1 --repeat-last-n -1", "-p x -t 0 -n -1 --top-k=0"),
+        (
+            "-p x -t -1 -n -2 --top-k=-1 --sampling-seq kyt",
+            "-p x -t 0 -n -1 --top-k=0 --samplers top_k;typ_p;temperature",
+        ),
         ("-p=x -j={} -ctk=q8_0 -ctv=q8_0 -md=d", "-p x --json-schema {} --kv int8 --spec model:path=d"),
         ("-p x -fa=on -hf=org/name -m=./smol", "-p x --model hf:org/name -m ./smol"),
         ("-p x -l=15043+1.5 -l15043-1", "-p x --logit-bias 15043=1.5 --logit-bias 15043=-1"),
@@ -102,7 +105,7 @@ def test_a_flag_that_changes_nothing_says_so(line: str, capsys: pytest.CaptureFi
     [
         (["run", "Once"], 'edgedec run -p "Once"'),
         (["chat", "Hello"], 'edgedec chat -p "Hello"'),
-        (["run", "-p", "x", "--mirostat", "2"], "--top-k"),
+        (["run", "-p", "x", "--sampling-seq", "kpq"], "no sampler 'q'"),
         (["run", "-p", "x", "-ctk", "q8_0", "-ctv", "f16"], "one format"),
         (["run", "-p", "x", "-ctk", "iq4_nl"], "q8_0"),
         (["run", "-p", "x", "-np", "4"], "edgedec serve"),
@@ -118,7 +121,6 @@ def test_a_flag_that_changes_nothing_says_so(line: str, capsys: pytest.CaptureFi
         (["run", "-p", "x", "-cnv=1"], "-cnv takes no value"),
         (["run", "-p", "x", "-n=many"], "valid integer"),
         (["run", "-p", "x", "-ngx=9"], "No such option: -ngx"),
-        (["run", "-p", "x", "--repeat-last-n", "64"], "the whole text"),
         (["run", "-p", "x", "-np4"], "edgedec serve"),
         (["run", "-p", "x", "--nope", "3"], "No such option: --nope"),
         (["run", "-p", "x", "--chat-templat", "chatml"], "did you mean --chat-template"),

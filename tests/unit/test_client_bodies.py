@@ -209,7 +209,7 @@ def test_ollamas_options_as_its_package_dumps_them(served: tuple[str, Any]) -> N
     off = {"mirostat": 0, "mirostat_tau": 5.0, "tfs_z": 1.0, "f16_kv": True}
     for more in (dict.fromkeys(NULLS), off):
         assert ask(served, "/api/chat", **asked, options={**more, **known})["message"] == expected
-    for name, value in {"mirostat": 2, "tfs_z": 0.5, "penalize_newline": True, "something_new": 1}.items():
+    for name, value in {"mirostat": 3, "tfs_z": 0.5, "penalize_newline": True, "something_new": 1}.items():
         error = ask(served, "/api/chat", 400, **asked, options={name: value})["error"]
         assert error.startswith(f"options.{name}: ")
 

@@ -357,9 +357,9 @@ def test_ollamas_client_embeds_and_looks_around(local: Any, client: openai.OpenA
         ("chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, 400, "messages[0].images"),
         ("generate", {"prompt": "x", "images": ["aGk="]}, 400, "images"),
         ("generate", {"prompt": "x", "template": "{{ .Prompt }}"}, 400, "template"),
-        ("generate", {"prompt": "x", "options": {"mirostat": 2}}, 400, "options.mirostat"),
+        ("generate", {"prompt": "x", "options": {"mirostat": 3}}, 400, "options.mirostat"),
         ("generate", {"prompt": "x", "options": {"num_ctx": 4096}}, 400, "options.num_ctx"),
-        ("generate", {"prompt": "x", "options": {"repeat_last_n": 64, "repeat_penalty": 1.1}}, 400, "repeat_last_n"),
+        ("generate", {"prompt": "x", "options": {"repeat_last_n": -2, "repeat_penalty": 1.1}}, 400, "repeat_last_n"),
         ("generate", {"prompt": "x", "suffix": "y"}, 400, "suffix"),
         ("generate", {"prompt": "x", "context": [1 << 30]}, 400, "outside the vocabulary"),
         ("generate", {"prompt": "x", "model": "llama3"}, 404, "'llama3' is not here"),
@@ -405,9 +405,10 @@ def test_ollamas_options_are_ours() -> None:
         "stop": ("x",),
     }
     assert options(num_predict=-1, seed=None) == {}
-    assert options(repeat_last_n=0, repeat_penalty=1.5) == {"repetition_penalty": 1.0}
-    with pytest.raises(APIError, match="repeat_last_n"):
-        options(repeat_last_n=64, repeat_penalty=1.5)
+    same = {"repeat_last_n": 64, "mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.2}
+    assert options(**same, repeat_penalty=1.5) == {**same, "repetition_penalty": 1.5}
+    with pytest.raises(APIError, match="tfs_z"):
+        options(tfs_z=0.5)
 
 
 def test_a_client_that_leaves_ends_its_text_at_every_door(model: edgedec.Model) -> None:

@@ -39,6 +39,30 @@ class GenerationFlags:
     ] = None
     presence_penalty: Annotated[float | None, _generation("presence_penalty", "--presence-penalty")] = None
     frequency_penalty: Annotated[float | None, _generation("frequency_penalty", "--frequency-penalty")] = None
+    repeat_last_n: Annotated[int | None, _generation("repeat_last_n", "--repeat-last-n")] = None
+    no_repeat_ngram_size: Annotated[int | None, _generation("no_repeat_ngram_size", "--no-repeat-ngram-size")] = None
+    dry_multiplier: Annotated[float | None, _generation("dry_multiplier", "--dry-multiplier")] = None
+    dry_base: Annotated[float | None, _generation("dry_base", "--dry-base")] = None
+    dry_allowed_length: Annotated[int | None, _generation("dry_allowed_length", "--dry-allowed-length")] = None
+    dry_penalty_last_n: Annotated[int | None, _generation("dry_penalty_last_n", "--dry-penalty-last-n")] = None
+    dry_sequence_breakers: Annotated[
+        list[str] | None,
+        _generation("dry_sequence_breakers", "--dry-sequence-breaker", metavar="TEXT", note=" (repeatable)"),
+    ] = None
+    top_n_sigma: Annotated[float | None, _generation("top_n_sigma", "--top-n-sigma", "--top-nsigma")] = None
+    top_h: Annotated[float | None, _generation("top_h", "--top-h")] = None
+    epsilon_cutoff: Annotated[float | None, _generation("epsilon_cutoff", "--epsilon-cutoff")] = None
+    eta_cutoff: Annotated[float | None, _generation("eta_cutoff", "--eta-cutoff")] = None
+    xtc_probability: Annotated[float | None, _generation("xtc_probability", "--xtc-probability")] = None
+    xtc_threshold: Annotated[float | None, _generation("xtc_threshold", "--xtc-threshold")] = None
+    dynatemp_range: Annotated[float | None, _generation("dynatemp_range", "--dynatemp-range")] = None
+    dynatemp_exponent: Annotated[float | None, _generation("dynatemp_exponent", "--dynatemp-exp")] = None
+    mirostat: Annotated[int | None, _generation("mirostat", "--mirostat")] = None
+    mirostat_tau: Annotated[float | None, _generation("mirostat_tau", "--mirostat-ent", "--mirostat-tau")] = None
+    mirostat_eta: Annotated[float | None, _generation("mirostat_eta", "--mirostat-lr", "--mirostat-eta")] = None
+    adaptive_target: Annotated[float | None, _generation("adaptive_target", "--adaptive-target")] = None
+    adaptive_decay: Annotated[float | None, _generation("adaptive_decay", "--adaptive-decay")] = None
+    samplers: Annotated[str | None, _generation("samplers", "--samplers", metavar="NAME;…")] = None
     logit_bias: Annotated[
         list[str] | None, _generation("logit_bias", "--logit-bias", metavar="TOKEN=BIAS", note=" (repeatable)")
     ] = None

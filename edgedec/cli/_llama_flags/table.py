@@ -13,6 +13,10 @@ from edgedec.errors import UsageError
 from edgedec.plugins.words import quoted
 
 _CACHE_TYPES = {"f32": "f32", "f16": "f16", "q8_0": "int8", "q4_0": "int4"}
+_LETTERS = {
+    **{"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p"},
+    **{"x": "xtc", "t": "temperature"},
+}
 _SWITCH = ("on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled")
 
 
@@ -68,10 +72,12 @@ def _own_number(value: str) -> str | None:
     return _number(value) if int(_number(value)) > 0 else None
 
 
-def _whole_text(value: str) -> None:
-    """-1 is the whole context, which the penalties always use."""
-    if _number(value) != "-1":
-        raise UsageError(f"{value}: --repeat-penalty looks at the whole text; leave it out")
+def _sequence(value: str) -> str:
+    """llama.cpp's letters of samplers."""
+    for letter in value:
+        if letter not in _LETTERS:
+            raise UsageError(f"{value}: no sampler {letter!r}; there are {', '.join(_LETTERS)}")
+    return ";".join(_LETTERS[letter] for letter in value)
 
 
 def _device(value: str) -> str:
@@ -87,7 +93,6 @@ def _takes(to: str, convert: Callable[[str], str | None] = str) -> Foreign:
 _GPU = Foreign(1, convert=_layers, note="--device names what computes; it computes all layers")
 _ONE_DEVICE = Foreign(1, instead="one device computes, which --device names; leave it out")
 _PROMPT_CHUNK = Foreign(1, convert=_number, note="the engine chooses how many tokens of a prompt it reads at a time")
-_NO_SAMPLER = "is not carried; there are --temp, --top-k, --top-p, --min-p, --typical and the penalties"
 _ROPE = Foreign(1, instead="positions are fixed when a model is exported: edgedec export --ctx-size N")
 _CHAT = Foreign(verb="chat")
 
@@ -194,17 +199,8 @@ FLAGS: dict[str, Foreign] = {
     "--no-context-shift": Foreign(0, "--on-full=error"),
     "--keep": Foreign(1, instead="--on-full slide keeps the first tokens, or in a chat the system message"),
     # sampling
-    "--mirostat": Foreign(1, instead=f"mirostat {_NO_SAMPLER}"),
-    "--xtc-probability": Foreign(1, instead=f"XTC {_NO_SAMPLER}"),
-    "--xtc-threshold": Foreign(1, instead=f"XTC {_NO_SAMPLER}"),
-    "--dry-multiplier": Foreign(1, instead=f"DRY {_NO_SAMPLER}"),
-    "--dynatemp-range": Foreign(1, instead=f"dynamic temperature {_NO_SAMPLER}"),
-    "--top-nsigma": Foreign(1, instead=f"top-n-sigma {_NO_SAMPLER}"),
-    "--samplers": Foreign(1, instead="the order is fixed: bias, penalties, temperature, top-k, top-p, min-p, typical"),
-    "--sampling-seq": Foreign(
-        1, instead="the order is fixed: bias, penalties, temperature, top-k, top-p, min-p, typical"
-    ),
-    "--repeat-last-n": Foreign(1, convert=_whole_text),
+    "--sampling-seq": _takes("--samplers", _sequence),
+    "--sampler-seq": _takes("--samplers", _sequence),
     "-l": _takes("--logit-bias", lambda value: value.replace("+", "=").replace("-", "=-", 1)),
     "--rope-scaling": _ROPE,
     "--rope-scale": _ROPE,

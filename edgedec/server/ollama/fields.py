@@ -15,23 +15,23 @@ _SETTLED = (
     *("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram"),
     *("f16_kv", "logits_all"),
 )
-# Methods that are not here, with the value that turns each off, and their settings.
-_OFF: dict[str, float] = {"mirostat": 0, "tfs_z": 1}
-_OF_OFF = ("mirostat_tau", "mirostat_eta")
+# Methods that are not here, with the value that turns each off.
+_OFF: dict[str, float] = {"tfs_z": 1}
 # Ollama's names of our options.
 RENAMED = {"repeat_penalty": "repetition_penalty"}
-_SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop")
+_SAME = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "seed", "stop"),
+    *("repeat_last_n", "mirostat", "mirostat_tau", "mirostat_eta"),
+)
 OPTIONS = {
     "type": ["object", "null"],
     "properties": {
         **{name: nullable(OURS[name].schema) for name in _SAME},
         "repeat_penalty": or_null("number", minimum=0.01, maximum=100),
-        "repeat_last_n": or_null("integer", minimum=-1, maximum=2**31 - 1),
         "num_predict": or_null("integer", minimum=-2, maximum=2**31 - 1),
         "num_ctx": or_null("integer", minimum=1, maximum=2**31 - 1),
         **{name: {"type": ["integer", "boolean", "null"]} for name in _SETTLED},
         **{name: {"type": ["number", "null"], "enum": [value, None]} for name, value in _OFF.items()},
-        **{name: or_null("number") for name in _OF_OFF},
     },
     # Ollama's package sends all that it knows, most of them null.
     "additionalProperties": {"type": "null"},

@@ -124,13 +124,8 @@ def _format(given: str | Mapping[str, Any]) -> GivenConstraint | None:
 def _options(given: Mapping[str, Any]) -> Json:
     """Ollama's options as edgedec's; Ollama's defaults are not used: missing options have the model's defaults."""
     known = {name: value for name, value in given.items() if value is not None}
-    most, last = known.get("num_predict", -1), known.get("repeat_last_n", -1)
+    most = known.get("num_predict", -1)
     ours = options_of({RENAMED.get(name, name): value for name, value in known.items()})
-    if last == 0:
-        ours["repetition_penalty"] = 1.0
-    elif last > 0 and known.get("repeat_penalty", 1) != 1:
-        message = "options.repeat_last_n: penalties here are over the whole text; use -1, or 0 for none"
-        raise APIError(400, message, "options.repeat_last_n", "invalid_value")
     return ours if most < 0 else {**ours, "max_tokens": int(most)}
 
 
