@@ -1,6 +1,7 @@
 """Drafters: what proposes the tokens ahead, for the target to verify.
 
-One file a drafter. Drafts never change the text, or its distribution (`edgedec.decoding.verify`).
+One file a drafter. Drafts never change the text, or its distribution (`edgedec.decoding.verify`), except those of the
+few drafters that are named lossy: they have a `shift`, which changes the target's logits.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from edgedec.runtime import Runtime
 from edgedec.text.tokenizer import Tokenizer
 
 __all__ = [
+    "ALWAYS",
     "FAMILY",
     "BaseDrafter",
     "Draft",
@@ -40,6 +42,8 @@ __all__ = [
     "make_drafter",
 ]
 
+# `DrafterFacts.lossy` of a drafter that changes every text.
+ALWAYS = "always"
 # Learned tables that several sessions of a model share. Not for two threads at once.
 Tables = dict[Hashable, Any]
 T = TypeVar("T")
@@ -76,7 +80,7 @@ class DrafterFacts:
     of trained head and of draft model, one of which the bundle must have. fits: whether `auto` may use it for this
     model. guides: its probabilities prune retrieved drafts; guided: its drafts are retrieved and are pruned. table: the
     key of its table of next tokens, the last tokens or the text; "": it has no table. lossy: the option under which the
-    text changes. paper: the method."""
+    text changes, or `ALWAYS`. paper: the method."""
 
     auto: int | None = None
     head: str = ""

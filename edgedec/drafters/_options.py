@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from edgedec.decoding.verify import FAMILY as VERIFIERS
+from edgedec.errors import UsageError
 from edgedec.plugins import Opt
 
 # Children of a node, and sequences of a beam, of a draft model.
 WIDEST = 16
+# The default of `trim`.
+TRIM = 0.25
 # Verification that compares drafted tokens with the target's own choices, for any draft.
 MATCH = "match"
 
@@ -22,6 +25,13 @@ def verification(value: str) -> str | None:
 def named(value: str) -> str | None:
     """The rule for a file's name as an error message; None if the value is valid."""
     return None if value else "a file"
+
+
+def unused(drafter: str, beside: str, **options: tuple[object, object]) -> None:
+    """UsageError for the first of these options (value, default) that was given, but has no effect beside another."""
+    for name, (value, default) in options.items():
+        if value != default:
+            raise UsageError(f"drafter {drafter}: {name}={value}: has no effect with {beside}; leave one of them out")
 
 
 # A name for one thing: how many tokens ahead a draft goes. Chains called it gamma, heads depth.

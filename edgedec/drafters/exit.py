@@ -80,6 +80,8 @@ class Exit(BaseDrafter):
         self._gamma, self._threshold, self._width = gamma, threshold, width
         self._spec = spec = host.runtime.spec
         adapted = adapted_layers(host, adapter)
+        if layer and adapter in ("exit", "m2r2") and layer not in adapted:
+            raise UsageError(f"drafter exit: layer={layer}: the {adapter} adapter is of layer {next(iter(adapted))}")
         layers = [layer] if layer else _exits(spec.n_layers, adapted)
         self._edge, self._fixed = EdgeCalls(host.runtime), layer > 0
         self._adapters = [open_adapter(host, i, adapted.get(i)) for i in layers]

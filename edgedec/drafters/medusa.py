@@ -40,9 +40,12 @@ def make(
     tree = read_choices(Path(choices)) if choices else ()
     if DRAFT in host.bundle.manifest.drafts:
         ladder = Ladder(host, facts_of(host, DRAFT))
+        fits(tree, length or ladder.depth)
         return Medusa(ladder.stacked, length or ladder.depth, host.runtime.spec.n_blocks - 1, tree)
     head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
-    return Medusa(head.run, min(length or head.facts.depth, head.facts.depth), host.runtime.spec.n_blocks - 1, tree)
+    depth = min(length or head.facts.depth, head.facts.depth)
+    fits(tree, depth)
+    return Medusa(head.run, depth, host.runtime.spec.n_blocks - 1, tree)
 
 
 def read_choices(path: Path) -> tuple[tuple[int, ...], ...]:
@@ -59,6 +62,12 @@ def read_choices(path: Path) -> tuple[tuple[int, ...], ...]:
     if any(len(p) > 1 and p[:-1] not in paths for p in paths) or any(i < 0 for p in paths for i in p):
         raise UsageError(f"drafter medusa: choices={path}: a path without the path before it")
     return tuple(sorted(paths, key=lambda p: (len(p), p)))
+
+
+def fits(tree: Sequence[Sequence[int]], depth: int) -> None:
+    """UsageError if a fixed tree is deeper than the heads that are used."""
+    if tree and len(tree[-1]) > depth:
+        raise UsageError(f"drafter medusa: choices: paths of {len(tree[-1])} tokens, and there are {depth} heads")
 
 
 class Medusa(BaseDrafter):

@@ -22,10 +22,10 @@ from edgedec.drafters._heads.foreseen import upcoming
 from edgedec.drafters._models.acceptance import AcceptanceHead, Floats
 from edgedec.drafters._models.beam import beam_draft, level_draft
 from edgedec.drafters._models.opening import KIND, open_draft
-from edgedec.drafters._models.options import bushy_places, check
+from edgedec.drafters._models.options import bushy_places, check, check_likeliest, children_for
 from edgedec.drafters._models.reader import ALL, BEST, DraftReader, Reading, foreseen, shape, shares
 from edgedec.drafters._models.retokenize import Retokenizer
-from edgedec.drafters._options import WIDEST, Bundle, KVFormat, Length, Threads, Trim, Verify
+from edgedec.drafters._options import TRIM, WIDEST, Bundle, KVFormat, Length, Threads, Trim, Verify
 from edgedec.drafters._usage import Usage, usage_of
 from edgedec.plugins import Opt
 from edgedec.runtime import CallResult, Outputs, Runtime
@@ -47,7 +47,9 @@ def make(
     path: Bundle = "",
     threads: Threads = 0,
     length: Length = 8,
-    width: Annotated[int, Opt("Children at the first places, for spectr, recursive and multipath.", 1, WIDEST)] = 1,
+    width: Annotated[
+        int, Opt("Children at the first places, for spectr, recursive and multipath; 0: as they need.", 0, WIDEST)
+    ] = 0,
     verify: Verify = "match",
     kv: KVFormat = "",
     beam: Annotated[int, Opt("Sequences of stochastic beam search, for recursive.", 0, WIDEST)] = 0,
@@ -58,9 +60,11 @@ def make(
         float,
         Opt("Drafting ends when a refusal is this likely; 0: when a token costs more than it brings.", 0, below=1),
     ] = 0.0,
-    trim: Trim = 0.25,
+    trim: Trim = TRIM,
 ) -> ModelDrafter:
+    width = children_for(verify, width, beam)
     runtime, translator = open_draft(host, path, threads, kv)
+    check_likeliest(verify, translator is None, accept=(accept, "claims"), trim=(trim, TRIM))
     vocab = host.runtime.spec.vocab_size
     drafter = ModelDrafter(runtime, vocab, length, width, verify, translator, beam, accept, stop)
     drafter.usage = usage_of(host, trim) if translator is None and runtime.spec.vocab_size >= vocab else None
@@ -289,6 +293,7 @@ class ModelDrafter(BaseDrafter):
     def _depth(self, nodes: int, min_path_prob: float) -> int:
         """How far to draw; settled before anything is drawn, or what is drawn would not have its distribution."""
         depth, worth = 1, self._taken[0] ** 2
-        while depth < min(self._gamma, nodes) and worth >= min_path_prob:
+        least = max(min_path_prob, 1.0 - self._stop if self._stop else 0.0)
+        while depth < min(self._gamma, nodes) and worth >= least:
             depth, worth = depth + 1, worth * self._taken[0]
         return depth

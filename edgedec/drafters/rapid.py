@@ -21,7 +21,7 @@ from edgedec.drafters import Draft, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._models.opening import open_draft
 from edgedec.drafters._models.reader import DraftReader, Reading
 from edgedec.drafters._models.transfer import TransferDrafter
-from edgedec.drafters._options import Least, Length, Trim
+from edgedec.drafters._options import TRIM, Least, Length, Trim, unused
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
@@ -41,7 +41,7 @@ def make(
     least: Least = 2048,
     refresh: Annotated[int, Opt("Tokens after which passages are chosen anew.", 1)] = 512,
     length: Length = 8,
-    trim: Trim = 0.25,
+    trim: Trim = TRIM,
     transfer: Annotated[
         float, Opt("Lossy: how far the target's distribution is bent towards the draft's; 0: not at all.", 0)
     ] = 0.0,
@@ -49,6 +49,8 @@ def make(
 ) -> Rapid | TransferDrafter:
     runtime = _reading_runtime(host, path, budget, chunk)
     reader, vocab = RetrievedReader(runtime, budget, chunk, refresh), host.runtime.spec.vocab_size
+    if transfer or path:
+        unused("rapid", "transfer" if transfer else "path", trim=(trim, TRIM))
     if transfer:
         if budget + refresh + length >= runtime.spec.context_length:
             raise UsageError(

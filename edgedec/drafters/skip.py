@@ -23,7 +23,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal, State
 from edgedec.drafters._calls import EdgeCalls, own_seconds
-from edgedec.drafters._options import Length, Trim, Width
+from edgedec.drafters._options import Length, Trim, Width, unused
 from edgedec.drafters._slices.block_search import Search, Skipped, even
 from edgedec.drafters._slices.costs import SliceCosts
 from edgedec.drafters._slices.gp_search import SEARCHES
@@ -36,6 +36,7 @@ from edgedec.runtime import Call, Outputs, Rows
 
 # A trial guesses so many known tokens; it comes after so many calls at the earliest.
 _WINDOW, _APART = 32, 16
+_SHARE = 0.03  # the default of `share`
 # The search ends after so many trials that changed nothing.
 _PATIENCE = 50
 
@@ -49,12 +50,14 @@ def make(
     search: Annotated[
         Literal["thompson", "gp", "off"], Opt("Search for a better set of layers; off: the set stays as it is.")
     ] = "thompson",
-    share: Annotated[float, Opt("Share of the calls' time that trials may take.", 0)] = 0.03,
+    share: Annotated[float, Opt("Share of the calls' time that trials may take.", 0)] = _SHARE,
     task: Annotated[str, Opt("Name of a kind of texts, whose set is kept apart; by default by how they begin.")] = "",
     width: Width = 3,
     trim: Trim = 0.25,
 ) -> Skip:
     require_slices("skip", host)
+    if search == "off":
+        unused("skip", "search=off", share=(share, _SHARE), task=(task, ""))
     spec, kind = host.runtime.spec, SEARCHES.get(search, Search)
     sets = TaskSets(lambda: kind(spec, even(spec, skip), length), task)
     width = width if host.runtime.capabilities.trees else 1

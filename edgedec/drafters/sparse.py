@@ -24,7 +24,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
 from edgedec.drafters import Draft, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._models.reader import DraftReader, Reading
-from edgedec.drafters._options import Length, Trim
+from edgedec.drafters._options import Length, Trim, unused
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
@@ -39,6 +39,9 @@ _SINKS = 64
 _LONG, _GAIN = 8192, 2.0
 # The last rows of the text, which show a policy what matters.
 _WINDOW = 32
+# Defaults: of a cache policy, and of a view.
+_BUDGET, _REFRESH = 0.05, 256
+_PAGES, _RECENT = 12, 128
 
 
 def fits(host: DrafterContext) -> bool:
@@ -52,24 +55,31 @@ FACTS = DrafterFacts(auto=90, fits=fits, paper="Draft with a part of one's own c
 def make(
     host: DrafterContext,
     policy: Annotated[
-        str, Opt("What the draft sees of the cache: view, or a cache policy; by default view where the engine can.")
+        str,
+        Opt(
+            "What the draft sees of the cache: view, or a cache policy; by default view where the engine can, snapkv "
+            "where a budget or refresh is given."
+        ),
     ] = "",
-    budget: Annotated[float, Opt("Budget of a cache policy.", above=0)] = 0.05,
+    budget: Annotated[float, Opt("Budget of a cache policy.", above=0)] = _BUDGET,
     least: Annotated[int, Opt("Nothing is drafted before the text has so many tokens.", 1)] = 2048,
-    refresh: Annotated[int, Opt("Tokens after which a policy's cache is made anew.", 1)] = 256,
-    pages: Annotated[int, Opt("Pages of a view that are chosen by score.", 0)] = 12,
-    recent: Annotated[int, Opt("Latest tokens of a view.", 1)] = 128,
+    refresh: Annotated[int, Opt("Tokens after which a policy's cache is made anew.", 1)] = _REFRESH,
+    pages: Annotated[int, Opt("Pages of a view that are chosen by score.", 0)] = _PAGES,
+    recent: Annotated[int, Opt("Latest tokens of a view.", 1)] = _RECENT,
     length: Length = 8,
     trim: Trim = 0.25,
 ) -> SparseDrafter:
     can, spec = host.runtime.capabilities, host.runtime.spec
-    policy = policy or ("view" if can.views else "snapkv")
+    pruned = (budget, refresh) != (_BUDGET, _REFRESH)
+    policy = policy or ("view" if can.views and not pruned else "snapkv")
     if policy == FULL:
         raise UsageError("drafter sparse: policy=full: drafts like the target itself; name a policy, or view")
     reader: ViewReader | ForkReader
     if policy == "view":
+        unused("sparse", "policy=view", budget=(budget, _BUDGET), refresh=(refresh, _REFRESH))
         reader = ViewReader(host, View(sinks=_SINKS, recent=recent, pages=pages))
     else:
+        unused("sparse", f"policy={policy}", pages=(pages, _PAGES), recent=(recent, _RECENT))
         pruner = make_policy(f"{policy}:budget={budget:g}", PolicyHost(spec, can))
         assert pruner is not None
         reader = ForkReader(host, pruner, refresh)

@@ -8,9 +8,9 @@ chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edgedec.decoding.draft import Drafter
 from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts
@@ -48,7 +48,7 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
         return Forced(Deferred(lambda: _governor(_made(choice, host), host), shared.openings))
     drafters = _made(choice, host)
     if any(drafter.shift is not None for _, drafter in drafters):
-        return _alone(words, drafters)
+        return _alone(words, drafters, choice.fixed)
     return governor(drafters, host, choice.fixed, choice.terms)
 
 
@@ -58,7 +58,9 @@ def _made(choice: _Choice, host: DrafterContext) -> Sequence[tuple[str, Drafter]
 
 def _read(words: Words, host: DrafterContext) -> _Choice:
     makers, fixed, terms = list[tuple[str, Callable[[DrafterContext], Drafter]]](), 0, NAMED
-    for name, options in FAMILY.parse(words):
+    chosen = FAMILY.parse(words)
+    _check_together(words, chosen)
+    for name, options in chosen:
         if name == "auto":
             makers += [(name, partial(_considered, FAMILY.file(name).make)) for name in _auto(host)]
             terms = AUTO
@@ -68,10 +70,21 @@ def _read(words: Words, host: DrafterContext) -> _Choice:
     return _Choice(makers, fixed, terms)
 
 
-def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
+def _check_together(words: Words, chosen: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """UsageError for drafters that say different things of the draft of a call, which is one tree."""
+    if any(name == "off" and (options or len(chosen) > 1) for name, options in chosen):
+        raise UsageError(f"--spec {words}: off drafts nothing; give it alone, without options")
+    sizes = sorted({options["fixed"] for _, options in chosen if options.get("fixed")})
+    if len(sizes) > 1:
+        raise UsageError(f"--spec {words}: fixed={sizes[0]} and fixed={sizes[1]}: a call has one draft; give one size")
+
+
+def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]], fixed: int) -> Drafter:
     """The single drafter of a text that it changes: it must draft at every call, without other drafters."""
+    if fixed:
+        raise UsageError(f"--spec {words}: fixed={fixed}: a drafter that changes the text drafts by `length`")
     if len(drafters) > 1:
-        raise UsageError(f"--spec {words}: a drafter that changes the text (transfer) takes no others beside it")
+        raise UsageError(f"--spec {words}: a drafter that changes the text takes no others beside it")
     return drafters[0][1]
 
 

@@ -19,6 +19,7 @@ import edgedec
 from edgedec.bundle.manifest import Text
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, ForwardOn, Stats
 from edgedec.decoding.runner import run_requests
 from edgedec.decoding.verify import FAMILY as VERIFIERS
@@ -77,13 +78,28 @@ def test_any_draft_model_leaves_the_text_as_it_is(seed: int, sampling: Sampling)
     assert stats.proposed > 0
 
 
+def depth_of(draft: Draft) -> int:
+    """The levels of a draft."""
+    found = [0]
+    for parent in draft.parents:
+        found.append(found[parent + 1] + 1)
+    return max(found)
+
+
 @pytest.mark.parametrize("verify", DRAWN)
 def test_of_the_right_distribution_every_draw_is_taken(verify: str) -> None:
     """The target is its own draft model: p = q, whatever path of the tree came true before."""
     sampling = replace(WARM, temperature=0.7)
     drafter = ModelDrafter(fake(spread=20), 13, 4, 2, verify)
-    _, stats, _ = run(fake(spread=20), drafter, 30, sampling)
-    assert stats.calls == 6 if verify != "multipath" else stats.calls < 15  # the chosen of two is no draw from q
+    runtime, stats, trace = fake(spread=20), Stats(), list[StepTrace]()
+    context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(256), rng=np.random.default_rng(7))
+    list(decode(runtime, context, GenerationConfig(sampling, max_tokens=60), drafter, stats, trace))
+    taken = [(len(step.step.path) - 1, depth_of(step.draft)) for step in trace]
+    assert max(depth for _, depth in taken) == 4
+    if verify == "multipath":  # the chosen of two paths is no draw from q
+        assert stats.calls < 30
+    else:
+        assert all(path == depth for path, depth in taken)
 
 
 @pytest.mark.parametrize("verify", DRAWN)
@@ -163,9 +179,9 @@ def test_the_shape_is_settled_before_the_draws(verify: str) -> None:
 
 def test_shapes() -> None:
     assert shape(4, 2, 2, 20) == [2, 2, 1, 1]
-    assert shape(4, 2, 2, 12) == [2, 1, 1, 1]
+    assert shape(4, 2, 2, 12) == [2, 2, 1]
     assert shape(3, 4, 1, 99) == [4, 1, 1]
-    assert shape(3, 4, 2, 2) == [1, 1, 1]
+    assert shape(3, 4, 2, 2) == [2]
 
 
 def test_draws_without_replacement_end_with_the_tokens() -> None:

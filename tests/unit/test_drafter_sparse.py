@@ -17,7 +17,7 @@ from edgedec.speculation import choose
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
-HOW = "sparse:least=100,budget=0.3,fixed=4,refresh=30"
+HOW = "sparse:least=100,fixed=4"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def drafts(session: edgedec.Session) -> dict[str, Any]:
 @pytest.mark.parametrize("policy", ["view,pages=1,recent=64", "snapkv", "streaming", "h2o", "prefixkv"])
 def test_same_text_fewer_calls(model: edgedec.Model, ids: list[int], policy: str) -> None:
     plain = generate(model, ids, "off")
-    found, session = generate(model, ids, f"{HOW},policy={policy}")
+    own = "" if policy.startswith("view") else ",budget=0.3,refresh=30"
+    found, session = generate(model, ids, f"{HOW},policy={policy}{own}")
     assert session.stats.accepted > 20
     assert session.stats.calls < 70
     assert found == plain[0]
@@ -73,7 +74,7 @@ def test_a_view_looks_at_few_pages(model: edgedec.Model, ids: list[int]) -> None
 
 def test_beside_drafters_that_begin_the_call(model: edgedec.Model, ids: list[int]) -> None:
     """They hand over rows that went through the first blocks; what sparse runs in between is not among them."""
-    found, session = generate(model, ids, f"exit:layer=6,fixed=3+{HOW}")
+    found, session = generate(model, ids, f"exit:layer=6+{HOW}")
     facts = session.report()["drafters"]
     assert facts["exit"]["proposed"] > 0
     assert facts["sparse"]["proposed"] > 0

@@ -157,14 +157,20 @@ def foreseen(result: CallResult, sampling: Sampling, vocab: int, u: float) -> li
 
 
 def shape(depth: int, width: int, bushy: int, nodes: int) -> list[int]:
-    """Children of each node, place by place: `width` at the first `bushy` places, as far as `nodes` tokens go.
+    """Children of each node, place by place: `width` at the first `bushy` places, then one, at most `depth` places.
+    Where `nodes` tokens are too few, the draft is less deep; only a level that does not fit by itself is less wide.
 
-    shape(4, 2, 2, 20) -> [2, 2, 1, 1]: 2 + 4 + 4 + 4 tokens; with nodes=12 [2, 1, 1, 1]: 2 + 2 + 2 + 2
+    shape(4, 2, 2, 20) -> [2, 2, 1, 1]: 2 + 4 + 4 + 4 tokens; with nodes=12 [2, 2, 1]: 2 + 4 + 4
+    shape(8, 3, 1, 9) -> [3, 1, 1]: three paths of three tokens
     """
-    found = [1] * depth
-    for place in range(min(bushy, depth)):
-        wider = max(w for w in range(1, width + 1) if w == 1 or size([*found[:place], w, *found[place + 1 :]]) <= nodes)
-        found[place] = wider
+    found, level, left = list[int](), 1, nodes
+    for place in range(depth):
+        wider = min(width, left // level) if place < bushy else 1
+        if not wider or level * wider > left:
+            break
+        level *= wider
+        left -= level
+        found.append(wider)
     return found
 
 
