@@ -78,7 +78,7 @@ class Distiller(Checkpointed):
         torch.manual_seed(plan.seed)
         spec, kind, facts = bundle.spec, student_class(plan.kind), STUDENTS.facts(plan.kind)
         kind.check(spec)
-        self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, facts.ahead
+        self.plan, self.steps, self.spent, self.ahead, self.sure = plan, 0, 0.0, facts.ahead, facts.sure
         layers = kind.depths(spec, plan.layer)
         length = min(plan.length, facts.length or plan.length, spec.context_length - 1)
         tokens = TokenStream(files, encode, length, plan.seed, Place())
@@ -133,9 +133,9 @@ class Distiller(Checkpointed):
         depth, logits = self.plan.depth, self.student.logits(row, self.plan.depth)
         teacher, said = self._teacher(row), self.places[row.said]
         n, total = logits.shape[1], torch.zeros((), device=logits.device)
-        weights = [DECAY**k for k in range(depth)]
+        weights, spans = [DECAY**k for k in range(depth)], _spans(teacher, self.sure, self.ahead + depth)
         for k, weight in enumerate(weights):
-            there = said[self.ahead + k :][:n] >= 0
+            there = (said[self.ahead + k :][:n] >= 0) & spans[self.ahead + k][:n]
             each = functional.cross_entropy(logits[k], teacher[self.ahead + k :][:n], reduction="none")
             total = total + weight * (each * there).mean()
         return total / sum(weights)
@@ -170,6 +170,18 @@ class Distiller(Checkpointed):
             config["base_model_name_or_path"] = name
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def _spans(teacher: Tensor, sure: float, length: int) -> list[Tensor]:
+    """Whether the target is this sure of the token after row t and of the i after it: item i, bool [T - i] by t.
+
+    largest probabilities .9 .8 .3 .9, sure .7 -> [1 1 0 1], [1 0 0], [0 0]
+    """
+    known = teacher.max(-1).values >= sure
+    found = [known]
+    for i in range(1, length):
+        found.append(found[-1][:-1] & known[i:])
+    return found
 
 
 def kind_of(name: str) -> str:

@@ -386,13 +386,13 @@ def longspec(window: int = 9, sinks: int = 4) -> Oracle:
     return Oracle(t, CONFIG | more, after, 5)
 
 
-def prompt(depth: int = 3) -> Oracle:
+def prompt(depth: int = 3, name: str = "prompts.weight") -> Oracle:
     """What the target itself says after a text and some prompt embeddings: guess k of a text hangs on no token between
     (`path` is only counted)."""
-    t = {"prompts.weight": torch.randn(depth, HIDDEN)}
+    t = {name: torch.randn(depth, HIDDEN)}
 
     def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
-        x = torch.cat([target.embed(ids), t["prompts.weight"][: len(path) + 1]])
+        x = torch.cat([target.embed(ids), t[name][: len(path) + 1]])
         with torch.no_grad():
             return target.model(inputs_embeds=x[None]).logits[0, -1].log_softmax(-1)
 
@@ -410,6 +410,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "m2r2": ("m2r2", m2r2, "model.safetensors"),
     "longspec": ("longspec", longspec, "model.safetensors"),
     "prompt": ("prompt", prompt, "model.safetensors"),
+    "lud": ("lud", lambda: prompt(name="units.weight"), "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

@@ -72,7 +72,7 @@ class HeadFlags:
     kind: Annotated[
         str,
         typer.Option(
-            help="eagle3, longspec, hydra++, hydra, medusa, prompt draft tokens; exit, kangaroo, m2r2 end early."
+            help="eagle3, longspec, hydra++, hydra, medusa, prompt, lud draft tokens; exit, kangaroo, m2r2 end early."
         ),
     ] = "hydra"
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4
@@ -107,7 +107,7 @@ class HeadFlags:
             "--checkpoint",
             metavar="FOLDER",
             show_default=False,
-            help="Of kinds with attention, m2r2, prompt: write the checkpoint there too, in its layout.",
+            help="Of kinds with attention, m2r2, prompt, lud: write the checkpoint there too, in its layout.",
         ),
     ] = None
 

@@ -55,9 +55,9 @@ def make(
     return PromptDrafter(host, prompts_of(host)[: length or facts.depth], rows)
 
 
-def prompts_of(host: DrafterContext) -> Hidden:
-    """The embeddings [depth, hidden_size] of the bundle's prompt tokens."""
-    facts, hidden = host.bundle.manifest.drafts[DRAFT], host.runtime.spec.hidden_size
+def prompts_of(host: DrafterContext, kind: str = DRAFT) -> Hidden:
+    """The embeddings [depth, hidden_size] of the bundle's prompt tokens, or of another kind's."""
+    facts, hidden = host.bundle.manifest.drafts[kind], host.runtime.spec.hidden_size
     path = host.bundle.file(facts.embeddings) if facts.embeddings else host.bundle.path
     found = np.fromfile(path, "<f4") if facts.embeddings else np.zeros(0, np.float32)
     if len(found) != facts.depth * hidden or not np.isfinite(found).all():

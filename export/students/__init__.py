@@ -78,7 +78,8 @@ class StudentFacts:
     """What a file of this folder declares. ahead: see above; early: does the kind follow an early layer? trimmed: can
     its vocabulary be a part of the target's? wide: does it have an inner width to choose? anchors: how many first
     tokens of a training row stay at their positions, while the others stand further on (0: none is moved); length:
-    tokens of a row of training text at most (0: any number)."""
+    tokens of a row of training text at most (0: any number); sure: a guess is learned where the target gives its
+    token and all before it, from the next one on, this probability at least (0: everywhere)."""
 
     ahead: int = 1
     early: bool = False
@@ -86,6 +87,7 @@ class StudentFacts:
     wide: bool = False
     anchors: int = 0
     length: int = 0
+    sure: float = 0.0
 
 
 FAMILY = Family(

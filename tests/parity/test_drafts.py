@@ -34,7 +34,8 @@ from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runt
 ENGINES = ("reference", "ort", *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 NODES, BEAM, K = 9, 3, 4
-BELOW = ["prompt"]  # its guesses come of rows below a draft (tests/parity/test_prompt_rows.py)
+BELOW = ["prompt", "lud"]  # guesses come of rows below a draft: test_prompt_rows.py, tests/unit/test_drafter_lud.py
+LOSSY = ["lud"]
 ADAPTERS = sorted(name for name in PUBLISHED if name.startswith(("kangaroo", "m2r2")))  # drafted with as by an exit
 
 
@@ -198,6 +199,8 @@ def test_an_adapter_reads_the_states_of_its_own_accepted_drafts(tmp_path: Path) 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_texts_stay_as_they_are(case: tuple[str, Oracle, Bundle], engine: str) -> None:
     kind, _, bundle = case
+    if kind in LOSSY:
+        pytest.skip("lossy: another text")
     opened_model = edgedec.open(bundle.path, engine=engine)
     plain = [int(t) for t in opened_model.session(speculate="off").tokens(PROMPT, max_tokens=30)]
     session = opened_model.session(speculate=f"{kind}:fixed=6")

@@ -32,7 +32,7 @@ from edgedec.export.exits_data import END, is_held
 from edgedec.export.exits_train import ExitPlan, ExitTrainer
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.heads_data import collect, windows
-from edgedec.export.heads_distill import DECAY, Distiller, DistillPlan, key_of
+from edgedec.export.heads_distill import DECAY, Distiller, DistillPlan, _spans, key_of
 from edgedec.export.heads_features import most_used
 from edgedec.export.heads_train import train as train_head
 from edgedec.export.heads_trainer import TrainingPlan
@@ -307,6 +307,60 @@ def test_prompt_tokens_learn_through_the_frozen_target(model: edgedec.Model, tex
     assert json.loads((tmp_path / "config.json").read_text())["num_prompt_tokens"] == 3
 
 
+def test_spans_that_a_target_is_sure_of() -> None:
+    largest = torch.tensor([0.9, 0.8, 0.3, 0.9])
+    teacher = torch.stack([largest, 1 - largest], 1)
+    found = [span.int().tolist() for span in _spans(teacher, 0.7, 3)]
+    assert found == [[1, 1, 1, 1], [1, 1, 1], [1, 1]], "0.3 is 0.7 of the other"
+    teacher = torch.stack([largest, (1 - largest) / 2, (1 - largest) / 2], 1)
+    assert [span.int().tolist() for span in _spans(teacher, 0.7, 3)] == [[1, 1, 0, 1], [1, 0, 0], [0, 0]]
+    assert all(span.all() for span in _spans(teacher, 0.0, 3))
+
+
+def test_pads_learn_what_the_target_is_sure_of(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    """Guess k counts where the next token and all up to its own are sure; elsewhere it has no gradient."""
+    trainer = distiller(model, text, "lud", steps=60, rate=0.1)
+    assert trainer.sure == 0.7
+    row, depth = trainer.held[0], 3
+    n, teacher = len(row) - depth, trainer._teacher(row)
+    sure = teacher.max(-1).values >= 0.7
+    assert 0 < sure.float().mean() < 1
+    logits = trainer.student.logits(row, depth).detach()
+    total = 0.0
+    for k in range(depth):
+        for t in range(n):
+            if sure[t : t + k + 2].all():
+                each = functional.cross_entropy(logits[k, t], teacher[t + 1 + k])
+                total += DECAY**k * float(each) / n
+    assert trainer.loss(row).item() == pytest.approx(total / sum(DECAY**k for k in range(depth)), rel=1e-4)
+    with torch.no_grad():
+        before = sum(float(trainer.loss(held)) for held in trainer.held)
+    train(trainer, None, "", quiet)
+    with torch.no_grad():
+        after = sum(float(trainer.loss(held)) for held in trainer.held)
+    assert after < 0.9 * before
+    trainer.write(tmp_path, "target")
+    assert list(load_file(tmp_path / "model.safetensors")) == ["units.weight"]
+
+
+def test_units_of_trained_pads(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    """The command's bundle decodes several tokens a call, and a pad has the law of the row in its place."""
+    out = tmp_path / "with"
+    common = ("train-heads", str(model.bundle.path), str(text), "--kind", "lud", "--out", str(out), "--threads", "1")
+    assert run_app([*common, "--heads", "2", "--vocab-trim", "0", "--steps", "80"]) == 0
+    found = edgedec.open(out, engine="reference")
+    assert found.bundle.manifest.drafts.keys() == {"lud"}
+    prompt = found.tokenizer.encode("the cat in a hat")
+    session = found.session(speculate="lud:beta=0.3")
+    tokens = [int(t) for t in session.tokens(prompt, max_tokens=30, ignore_eos=True)]
+    assert session.stats.calls < 28
+    assert "not verified" in session.report()["lossy"]
+    plain = [int(t) for t in found.session(speculate="off").tokens(prompt, max_tokens=30, ignore_eos=True)]
+    strict = found.session(speculate="lud:beta=1")
+    assert [int(t) for t in strict.tokens(prompt, max_tokens=30, ignore_eos=True)] == plain
+    assert len(tokens) == 30
+
+
 def test_what_prompts_cannot_be_trained_through_is_refused() -> None:
     from edgedec.export.students._frozen import require_frozen
     from edgedec.spec import Moe
@@ -335,7 +389,7 @@ def test_the_depths_of_eagle3(model: edgedec.Model) -> None:
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, m2r2, medusa, prompt"
+    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa"
     assert message in capsys.readouterr().err
 
 
