@@ -102,7 +102,10 @@ class Distiller(Checkpointed):
 
     def _optimizers(self, rate: float) -> list[Any]:
         """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases, a head, embeddings."""
-        inside = {name: w.ndim == 2 and not name.startswith(("lm_head", "prompts")) for name, w in self.weights.items()}
+        inside = {
+            name: w.ndim == 2 and not name.startswith(("lm_head", "prompts", "controller"))
+            for name, w in self.weights.items()
+        }
         inner, outer = ([w for name, w in self.weights.items() if inside[name] is kind] for kind in (True, False))
         found: list[Any] = [torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)] if inner else []
         found += [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)] if outer else []
@@ -130,6 +133,8 @@ class Distiller(Checkpointed):
 
     def loss(self, row: Features) -> Tensor:
         """The weighted mean of the guesses' losses; predictions outside the draft vocabulary are not learned."""
+        if (own := self.student.own_loss(row)) is not None:
+            return own
         depth, logits = self.plan.depth, self.student.logits(row, self.plan.depth)
         teacher, said = self._teacher(row), self.places[row.said]
         n, total = logits.shape[1], torch.zeros((), device=logits.device)

@@ -399,6 +399,37 @@ def prompt(depth: int = 3, name: str = "prompts.weight") -> Oracle:
     return Oracle(t, {"hidden_size": HIDDEN, "num_prompt_tokens": depth}, after, depth)
 
 
+def hidden_transfer(layer: int = 3, depth: int = 3) -> Oracle:
+    """Pseudo states of the text's last state after some layers, through the other layers; no token between counts."""
+    t = {f"transfers.{i}.weight": drawn("w", (HIDDEN, HIDDEN)) for i in range(depth)}
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        states = target.states(ids)[layer]
+        ahead = [t[f"transfers.{i}.weight"] @ states[-1] for i in range(len(path) + 1)]
+        x, model = torch.cat([states, torch.stack(ahead)])[None], target.model.model
+        places = torch.arange(x.shape[1])[None]
+        rope = model.rotary_emb(x, places)
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)[None, None]
+        with torch.no_grad():
+            for one in model.layers[layer:]:
+                found = one(x, attention_mask=mask, position_ids=places, position_embeddings=rope)
+                x = found[0] if isinstance(found, tuple) else found
+            return F.linear(model.norm(x)[0, -1], target.head).log_softmax(-1)
+
+    return Oracle(t, {"hidden_size": HIDDEN, "transfer_layer": layer}, after, depth)
+
+
+def sec(exits: Sequence[int] = (1, 4, 7)) -> Oracle:
+    """Heads of early layers and a controller: no draft, see tests/unit/test_drafter_sec.py."""
+    t = {f"lm_heads.{i}.weight": drawn("head", (VOCAB, HIDDEN)) for i in range(len(exits))}
+    t["controller.weight"] = drawn("controller", (3, HIDDEN)) * 0.5
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        raise AssertionError("not a draft")
+
+    return Oracle(t, {"hidden_size": HIDDEN, "exit_layers": list(exits)}, after, len(exits))
+
+
 # By name: (the kind that it is, how it is made, its file).
 PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
@@ -411,6 +442,8 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "longspec": ("longspec", longspec, "model.safetensors"),
     "prompt": ("prompt", prompt, "model.safetensors"),
     "lud": ("lud", lambda: prompt(name="units.weight"), "model.safetensors"),
+    "hidden transfer": ("hiddentransfer", hidden_transfer, "model.safetensors"),
+    "sec": ("sec", sec, "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

@@ -72,14 +72,17 @@ class HeadFlags:
     kind: Annotated[
         str,
         typer.Option(
-            help="eagle3, longspec, hydra++, hydra, medusa, prompt, lud draft tokens; exit, kangaroo, m2r2 end early."
+            help="eagle3, longspec, hydra++, hydra, medusa, prompt, lud, hidden-transfer draft tokens; exit, kangaroo, "
+            "m2r2, sec end early."
         ),
     ] = "hydra"
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4
     layer: Annotated[
         int,
         typer.Option(
-            min=0, show_default=False, help="Of exit, kangaroo and m2r2: after how many layers; a third by default."
+            min=0,
+            show_default=False,
+            help="Of exit, kangaroo, m2r2, hidden-transfer: after how many layers; a third by default.",
         ),
     ] = 0
     vocab_trim: Annotated[
@@ -121,7 +124,7 @@ class HeadFlags:
         """After how many layers an early head comes; 0 for other kinds, after the last."""
         if not early:
             if self.layer:
-                raise UsageError("--layer: only an exit has one (--kind exit)")
+                raise UsageError("--layer: only kinds after an early layer have one (--kind exit)")
             return 0
         layer = self.layer or max(1, n_layers // 3)
         if layer >= n_layers:

@@ -32,7 +32,8 @@ class Sampled:
 class PromptRows:
     """Rows of embeddings that run below a draft and are never accepted. parents: indices of drafted tokens, -1 for the
     last known token; indices from the number of drafted tokens on refer to these rows themselves. embeddings: of the
-    pending tokens, the drafted tokens and these rows."""
+    pending tokens, the drafted tokens and these rows; of a draft that has been through some blocks, the states after
+    those."""
 
     parents: Sequence[int]
     embeddings: Hidden
@@ -61,7 +62,7 @@ class Draft:
     it); empty if unknown. blocks, hidden: the blocks that verification still has to run, and the hidden states of the
     pending and drafted rows that enter them; drafting has run the blocks before these, which are the share `done` of a
     call. numbers: the index of each token among all tokens that drafting ran through those blocks (empty: the draft has
-    all of them). prompts: rows that run below it (of a draft that has been through no blocks). by: the names of the
+    all of them). prompts: rows that run below it. by: the names of the
     drafters of each token; why: the governor's reason for a draft of this size; both for display. rest (of an empty
     draft): the number of further calls that run without drafts and without the drafter, which gets no results of them;
     0: it proposes at the next call. unseen: it needs no result of this call either, so the runtime's own steps may make

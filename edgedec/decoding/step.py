@@ -103,7 +103,11 @@ class VerifiedStep:
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         if blocks is not None and wanted.hidden:  # blocks that the draft has been through return no states again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
-        ran = rows if draft.prompts is None else with_prompts(rows, root, draft.prompts)
+        ran = rows
+        if draft.prompts is not None and (hidden is None) == (draft.hidden is None):
+            ran = with_prompts(rows, root, draft.prompts)
+            if hidden is not None:
+                ran, hidden = replace(ran, embeddings=None), draft.prompts.embeddings
         call = Call(ran, context.cache, blocks, hidden, wanted, context.adapter)
         return PlannedCall(call if context.policy is None else context.policy.shape(call), rows, root, begin, drawing)
 

@@ -11,7 +11,7 @@ cost). Training: `train-heads --kind prompt`; layout: `models/drafts/prompt.py`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -93,14 +93,20 @@ class PromptDrafter(BaseDrafter):
         lengths = self._lengths(draft, plan) if len(pending) <= READING else {}
         if not lengths:
             return draft
-        parents, tokens = list[int](), [*pending, *draft.tokens]
+        parents = list[int]()
         for node, length in lengths.items():
             start = len(draft.tokens) + len(parents)
             self._ends.append((node, start - len(draft.tokens), length))
             parents += [node, *range(start, start + length - 1)]
-        known = yield from self._embeddings.of(tokens)
-        own = [self._prompts[:length] for length in lengths.values()]
         self.run += len(parents)
+        return (yield from self._with_rows(context, draft, lengths, parents))
+
+    def _with_rows(
+        self, context: Context, draft: Draft, lengths: Mapping[int, int], parents: Sequence[int]
+    ) -> Generator[Request, Completed, Draft]:
+        """The draft with prompt tokens: so many below each of these drafted tokens (-1: the root)."""
+        known = yield from self._embeddings.of([*context.pending(), *draft.tokens])
+        own = [self._prompts[:length] for length in lengths.values()]
         return draft.with_prompts(PromptRows(parents, np.concatenate([known, *own])))
 
     def _lengths(self, draft: Draft, plan: PromptPlan) -> dict[int, int]:

@@ -94,7 +94,7 @@ FAMILY = Family(
     "edgedec.export.students",
     "draft model to train",
     facts=StudentFacts,
-    aliases={"hydra++": "hydrapp", "hydra_plus": "hydrapp"},
+    aliases={"hydra++": "hydrapp", "hydra_plus": "hydrapp", "hidden-transfer": "hiddentransfer"},
 )
 
 

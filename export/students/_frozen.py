@@ -57,13 +57,14 @@ class FrozenStack:
                 found.append(past)
         return found
 
-    def ahead(self, x: Tensor, past: list[Past | None]) -> Tensor:
-        """x [n, m, H]: m rows after row t of the text, t = 0 to n-1, each sees those before it -> their last states."""
+    def ahead(self, x: Tensor, past: list[Past | None], first: int = 0) -> Tensor:
+        """x [n, m, H]: m rows after row t of the text, t = 0 to n-1, each sees those before it, entering block `first`
+        -> their last states."""
         n, m = x.shape[:2]
         text, own = torch.arange(n, device=x.device), torch.arange(1, m + 1, device=x.device)
         place = text[:, None] + own
         x = x.flatten(0, 1)
-        for b, block in enumerate(self.spec.blocks):
+        for b, block in enumerate(self.spec.blocks[first:], first):
             if isinstance(block, Attention):
                 seen = past[b]
                 assert seen is not None

@@ -31,6 +31,10 @@ class Student(nn.Module):
         """-> [depth, T - depth, kept]: guess k of row t."""
         raise NotImplementedError
 
+    def own_loss(self, features: Features) -> Tensor | None:
+        """The loss of a kind that does not learn the target's distribution by `logits`; None for those that do."""
+        return None
+
     def published(self) -> dict[str, Tensor]:
         """Tensors as a published checkpoint names them."""
         raise NotImplementedError

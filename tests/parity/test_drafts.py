@@ -34,8 +34,9 @@ from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runt
 ENGINES = ("reference", "ort", *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 NODES, BEAM, K = 9, 3, 4
-BELOW = ["prompt", "lud"]  # guesses come of rows below a draft: test_prompt_rows.py, tests/unit/test_drafter_lud.py
-LOSSY = ["lud"]
+# Guesses come of rows below a draft: test_prompt_rows.py, tests/unit/test_drafter_lud.py; sec drafts none.
+BELOW = ["prompt", "lud", "hidden transfer", "sec"]
+LOSSY = ["lud", "sec"]
 ADAPTERS = sorted(name for name in PUBLISHED if name.startswith(("kangaroo", "m2r2")))  # drafted with as by an exit
 
 

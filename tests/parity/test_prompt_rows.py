@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("transformers", reason="needs transformers")
 import torch
-from draft_checkpoints import Oracle, Target, prompt, target
+from draft_checkpoints import Oracle, Target, hidden_transfer, prompt, target
 from drafting import left
 from loops import decode
 
@@ -38,15 +38,20 @@ BEST = ENGINES[-1]
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Oracle, Bundle]:
+# The kinds whose guesses come of rows below a draft: trained embeddings, and pseudo states of a middle layer.
+KINDS = {"prompt": prompt, "hiddentransfer": hidden_transfer}
+Made = tuple[Target, Oracle, Bundle, str]
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder, model = tmp_path_factory.mktemp("target"), target()
     model.save_pretrained(folder / "checkpoint")
     export(str(folder / "checkpoint"), folder / "bundle", ExportOptions(weights="f32", check=False, runtimes=()))
     torch.manual_seed(3)
-    oracle = prompt()
+    oracle = KINDS[request.param]()
     bundle, _ = add_draft(Bundle.open(folder / "bundle"), oracle.save(folder / "draft"))
-    return Target(model), oracle, bundle
+    return Target(model), oracle, bundle, request.param
 
 
 def host_of(bundle: Bundle, engine: str) -> DrafterContext:
@@ -66,12 +71,12 @@ def run(host: DrafterContext, drafter: Any, n: int, **config: Any) -> tuple[list
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_guesses_are_those_of_torch(made: tuple[Target, Oracle, Bundle], engine: str) -> None:
+def test_guesses_are_those_of_torch(made: Made, engine: str) -> None:
     """After prompts, after accepted drafts, below the root and below drafted tokens."""
-    target_, oracle, bundle = made
+    target_, oracle, bundle, kind = made
     host = host_of(bundle, engine)
     plain = run(host, Off(), 40)[0]
-    drafter, compared = make_drafter("prompt", host), 0
+    drafter, compared = make_drafter(kind, host), 0
     assert isinstance(drafter, PromptDrafter)
     own = drafter.propose
 
@@ -107,10 +112,10 @@ def test_guesses_are_those_of_torch(made: tuple[Target, Oracle, Bundle], engine:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3), Sampling(temperature=1, top_k=5)])
-def test_texts_and_caches_stay(made: tuple[Target, Oracle, Bundle], engine: str, sampling: Sampling) -> None:
+def test_texts_and_caches_stay(made: Made, engine: str, sampling: Sampling) -> None:
     host = host_of(made[2], engine)
     expected, plain, _, _ = run(host, Off(), 40, sampling=sampling)
-    found, context, stats, trace = run(host, make_speculation("prompt:fixed=6", host), 40, sampling=sampling)
+    found, context, stats, trace = run(host, make_speculation(f"{made[3]}:fixed=6", host), 40, sampling=sampling)
     assert found == expected
     if engine == "native":
         assert left(context) == left(plain)
@@ -119,7 +124,7 @@ def test_texts_and_caches_stay(made: tuple[Target, Oracle, Bundle], engine: str,
     assert all(len(turn.step.rows) == 1 + len(turn.draft.tokens) for turn in trace[1:]), "prompt rows are not shown"
 
 
-def test_beside_others_and_through_slides(made: tuple[Target, Oracle, Bundle]) -> None:
+def test_beside_others_and_through_slides(made: Made) -> None:
     model = edgedec.open(made[2].path, engine=BEST)
 
     def story(speculate: str) -> tuple[list[int], Any]:
@@ -127,15 +132,15 @@ def test_beside_others_and_through_slides(made: tuple[Target, Oracle, Bundle]) -
         found = [int(t) for t in session.tokens(PROMPT, max_tokens=70)]
         return found + [int(t) for t in session.fork().tokens(None, max_tokens=20)], session.report()
 
-    found, report = story("copy+recycling+prompt:fixed=8")
+    found, report = story(f"copy+recycling+{made[3]}:fixed=8")
     assert found == story("off")[0]
-    assert report["drafters"]["prompt"]["rows"] > 100
-    assert report["drafters"]["prompt"]["proposed"] > 30
+    assert report["drafters"][made[3]]["rows"] > 100
+    assert report["drafters"][made[3]]["proposed"] > 30
 
 
-def test_rows_stand_where_they_pay(made: tuple[Target, Oracle, Bundle]) -> None:
+def test_rows_stand_where_they_pay(made: Made) -> None:
     """Below what is likely to be the last token, deeper where guesses come true, none where a row costs too much."""
-    drafter = make_drafter("prompt", host_of(made[2], BEST))
+    drafter = make_drafter(made[3], host_of(made[2], BEST))
     assert isinstance(drafter, PromptDrafter)
     assert _ends_there([-1, 0, -1], [0.6, 0.3, 0.2]) == pytest.approx({-1: 0.2, 0: 0.3, 1: 0.3, 2: 0.2})
     for record, rate in zip(drafter._records, (0.8, 0.5, 0.1), strict=True):
@@ -150,12 +155,17 @@ def test_rows_stand_where_they_pay(made: tuple[Target, Oracle, Bundle]) -> None:
     assert sum(drafter._lengths(draft, PromptPlan([0.7, 0.5], 4, 0.0)).values()) <= 4
 
 
-def test_what_cannot_be_is_refused(made: tuple[Target, Oracle, Bundle], tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(made: Made, tmp_path: Path) -> None:
     import shutil
 
-    for options, wrong in (({"length": "4"}, "3 prompt tokens"), ({"rows": "0"}, "rows=0: must be 1 or more")):
+    for options, wrong in (
+        ({"length": "4"}, "3 p(rompt tokens|seudo states)"),
+        ({"rows": "0"}, "rows=0: must be 1 or more"),
+    ):
         with pytest.raises(UsageError, match=wrong):
-            make_drafter("prompt", host_of(made[2], BEST), options)
+            make_drafter(made[3], host_of(made[2], BEST), options)
+    if made[3] != "prompt":
+        return
     bundle = Bundle.open(shutil.copytree(made[2].path, tmp_path / "bundle"))
     file = bundle.file(bundle.manifest.drafts["prompt"].embeddings)
     file.write_bytes(np.full(file.stat().st_size // 4, np.nan, "<f4").tobytes())

@@ -40,7 +40,7 @@ from edgedec.export.students import eagle3
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
 from edgedec.export.training_loop import train
 
-KINDS = ("eagle3", "hydrapp", "kangaroo", "longspec", "m2r2")
+KINDS = ("eagle3", "hiddentransfer", "hydrapp", "kangaroo", "longspec", "m2r2")
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +78,8 @@ def plan(kind: str, **changes: Any) -> DistillPlan:
     facts: dict[str, Any] = {"depth": 3, "minutes": 1e6, "steps": 6, "batch": 1, "length": 48, "rate": 0.01}
     if kind in ("kangaroo", "m2r2"):
         facts |= {"layer": 1, "depth": 1}
+    if kind == "hiddentransfer":
+        facts |= {"layer": 2}
     return DistillPlan(kind, **facts | changes)
 
 
@@ -361,6 +363,47 @@ def test_units_of_trained_pads(model: edgedec.Model, text: Path, tmp_path: Path)
     assert len(tokens) == 30
 
 
+def test_a_controller_learns_where_to_leave(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    """Heads learn the text, the controller the class of each token; by hand for one text, then from the command."""
+    trainer = distiller(model, text, "sec", steps=120, rate=0.02)
+    row, student = trainer.held[0], trainer.student
+    assert student.places == (1,)
+    with torch.no_grad():
+        student.controller.weight.normal_()
+    logits, truth = student.lm_heads[0](row.states[0][:-1]), row.tokens[1:]
+    right, whole = logits.argmax(-1) == truth, row.said[:-1] == truth
+    labels = torch.tensor([1 if r else 0 if w else 2 for r, w in zip(right, whole, strict=True)])
+    assert len(set(labels.tolist())) == 3
+    expected = functional.cross_entropy(logits, truth)
+    expected = expected + functional.cross_entropy(student.controller(row.states[0][:-1]), labels)
+    assert trainer.loss(row).item() == pytest.approx(expected.item(), rel=1e-4)
+    train(trainer, None, "", quiet)
+    with torch.no_grad():
+        assert trainer.loss(row).item() < 0.6 * expected.item()
+        left, others = list[torch.Tensor](), list[torch.Tensor]()
+        for held in trainer.held:
+            picked = student.controller(held.states[0][:-1]).softmax(-1)[:, 1]
+            right = (student.lm_heads[0](held.states[0][:-1]).argmax(-1) == held.tokens[1:]).float()
+            left.append(right[picked > 0.7])
+            others.append(right[picked <= 0.7])
+    sure, unsure = torch.cat(left), torch.cat(others)
+    assert min(len(sure), len(unsure)) > 10
+    assert sure.mean() > unsure.mean() + 0.05, "where it leaves it is right more often"
+
+    out = tmp_path / "with"
+    common = ("train-heads", str(model.bundle.path), str(text), "--kind", "sec", "--out", str(out), "--threads", "1")
+    assert run_app([*common, "--vocab-trim", "0", "--steps", "120"]) == 0
+    found = edgedec.open(out, engine="reference")
+    session = found.session(speculate="sec:leave=0.6")
+    list(session.tokens(found.tokenizer.encode("the cat in a hat"), max_tokens=40, ignore_eos=True))
+    assert session.report()["drafters"]["sec"]["exit 1"] > 10
+
+
+def test_early_heads_have_the_whole_vocabulary(model: edgedec.Model, text: Path) -> None:
+    with pytest.raises(UsageError, match="--vocab-trim 0"):
+        distiller(model, text, "sec", keep=8)
+
+
 def test_what_prompts_cannot_be_trained_through_is_refused() -> None:
     from edgedec.export.students._frozen import require_frozen
     from edgedec.spec import Moe
@@ -389,8 +432,8 @@ def test_the_depths_of_eagle3(model: edgedec.Model) -> None:
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa"
-    assert message in capsys.readouterr().err
+    known = "eagle3, exit, hiddentransfer, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa, prompt, sec"
+    assert f"no draft head 'eagle'; there are: {known}" in capsys.readouterr().err
 
 
 # ---- the command ------------------------------------------------------------------------------------------
@@ -398,7 +441,13 @@ def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("kind", "drafter"),
-    [("eagle3", "eagle3"), ("hydra++", "hydrapp"), ("kangaroo", "kangaroo"), ("m2r2", "m2r2")],
+    [
+        ("eagle3", "eagle3"),
+        ("hydra++", "hydrapp"),
+        ("kangaroo", "kangaroo"),
+        ("m2r2", "m2r2"),
+        ("hidden-transfer", "hiddentransfer"),
+    ],
 )
 def test_the_command_trains_and_imports(
     model: edgedec.Model, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, drafter: str
@@ -407,7 +456,7 @@ def test_the_command_trains_and_imports(
     out, kept = tmp_path / "with", tmp_path / "checkpoint"
     common = ("train-heads", str(model.bundle.path), str(text), "--kind", kind, "--out", str(out), "--threads", "1")
     common += ("--heads", "3", "--vocab-trim", "0", "--checkpoint", str(kept), "--work", str(tmp_path / "work"))
-    common += ("--layer", "2") if kind in ("kangaroo", "m2r2") else ()
+    common += ("--layer", "2") if kind in ("kangaroo", "m2r2", "hidden-transfer") else ()
     assert run_app([*common, "--steps", "200", "--self-distill", "4", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["steps"]) == (drafter, 200)
