@@ -189,10 +189,16 @@ def test_greedily_it_is_jacobi_decoding(guesses: int) -> None:
 
 def test_a_stopped_text_begins_with_fresh_guesses() -> None:
     """The laws are of the places after the text: of another length they are not used."""
-    drafter, runtime = Jacobi(13, 4), FakeRuntime()
-    context = Context(list(LONG), len(LONG), runtime.new_cache(64), sampling=Sampling(temperature=1.0))
-    list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=9), drafter))
-    context.ids = context.ids[:-1]
+    drafter, runtime, warm = Jacobi(13, 4), FakeRuntime(), Sampling(temperature=1.0)
+    context = Context(list(LONG), len(LONG), runtime.new_cache(64), sampling=warm)
+    running = decode(runtime, context, GenerationConfig(warm, max_tokens=40), drafter)
+    for _ in range(6):
+        next(running)
+    running.close()
+    assert drafter._laws
+    own = drafter.propose(context, 4, 0.0).sampled
+    assert own is None or len(own.probs) == 4
+    drafter._length, context.ids = len(context.ids), context.ids[:-1]
     draft = drafter.propose(context, 4, 0.0)
     assert draft.sampled is not None
     assert all(len(q.ids) == 1 for q in draft.sampled.probs)
