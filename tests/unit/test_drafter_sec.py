@@ -94,6 +94,7 @@ def test_the_text_is_that_of_a_naive_loop(
     assert {"1", "2", "3", "w"} <= set(how), how
     session = model.session(speculate=f"sec:leave=0.7,length={length}")
     assert [int(t) for t in session.tokens(PROMPT, max_tokens=N, sampling=sampling)] == expected
+    assert session.stats.accepted == session.stats.proposed > 5
     report = session.report()
     assert "left the model early" in report["lossy"]
     counts = report["drafters"]["sec"]
