@@ -16,7 +16,7 @@ would have generated in the same time, so that a call without drafts has the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,10 @@ MARGIN = 1.2
 # share this reading. On the CPU engine 8 rows take 3.2 times as long as one at 3 million weights, 2.1 times at 135
 # million; this value models 2.75 times.
 READING = 3 / 4
+
+
+Divide = Callable[[int, Sequence[int]], list[int]]
+"""The nodes of each sequence, of a number of them, by those that it wants."""
 
 
 class CostSurface(Protocol):
@@ -92,8 +96,11 @@ def grant_alone(offer: Offer, capabilities: Capabilities) -> Grant:
     return best_of_one(offer, Others(), capabilities.largest_call, capabilities.row_buckets)
 
 
-def allocate(offers: Sequence[Offer], others: Others, largest: int, buckets: Sequence[int] = ()) -> list[Grant]:
-    """The grants of the sequences of one call of at most `largest` rows.
+def allocate(
+    offers: Sequence[Offer], others: Others, largest: int, buckets: Sequence[int] = (), divide: Divide | None = None
+) -> list[Grant]:
+    """The grants of the sequences of one call of at most `largest` rows. divide: how many nodes each sequence may run
+    where more would pay than there is room for, without it the most probable ones.
 
     Worked example: offers (0.9, 0.2) and (0.5,), one row each, seconds 1.0, 1.1, 1.2, 1.3, 2.0 for 1 to 5 rows.
     2 / 1.1 = 1.82 without drafts; 2.9 / 1.2 = 2.42 with one node, 3.4 / 1.3 = 2.62 with two, 3.6 / 2.0 with all:
@@ -117,6 +124,11 @@ def allocate(offers: Sequence[Offer], others: Others, largest: int, buckets: Seq
     if best < 0 or not _worth(float(speeds[best]), tokens + float(chances[order[: best + 1]].sum()), tokens):
         return [_NOTHING] * len(offers)
     counts = np.bincount(owner[order[: best + 1]], minlength=len(offers)).tolist()
+    if divide is not None and best + 1 == len(order) < len(chances):
+        row = (with_rows[-1] - with_rows[0]) / max(best, 1)
+        pay = chances > float(speeds[best]) * plain * row
+        pay[order[: best + 1]] = True
+        counts = divide(best + 1, np.bincount(owner[pay], minlength=len(offers)).tolist())
     return [Grant(count, best + 1, float(speeds[best])) for count in counts]
 
 

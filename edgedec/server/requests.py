@@ -160,6 +160,7 @@ class GenerationRequest(EngineRequest):
         self._session = new_session(self.completion.adapter)
         self._text = TextStream(model.tokenizer, config.stop, self.ids)
         self.job = self._session.submit(batch, self.ids, self._on_token, config, self.on_start, scores)
+        self.job.owner = self.owner
 
     def progress(self) -> TextProgress | None:
         assert self.completion is not None
@@ -203,6 +204,7 @@ class EmbeddingRequest(EngineRequest):
         context = Context(list(self.ids), len(self.ids), cache, adapter=self.adapter)
         loop = self._read(model, context)
         self.job = batch.add(context, loop, self._on_token, len(self.ids), on_start=self.on_start)
+        self.job.owner = self.owner
 
     def _read(self, model: Model, context: Context) -> DecodeLoop:
         """Sum the hidden states of the text, read in chunks."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -20,8 +21,14 @@ for package in ("starlette", "uvicorn", "httpx"):
 import httpx  # noqa: E402
 from serving import serving, wait_for  # noqa: E402
 
+from edgedec.decoding.config import GenerationConfig  # noqa: E402
+from edgedec.sampling import Sampling  # noqa: E402
 from edgedec.server import requests  # noqa: E402
+from edgedec.server.completions import Completion  # noqa: E402
+from edgedec.server.engine import EngineThread  # noqa: E402
 from edgedec.server.fairness import Owner, TextProgress, client_of, has_place, seconds_until, starves, turns  # noqa: E402
+from edgedec.server.limits import ServerLimits  # noqa: E402
+from edgedec.server.requests import TextEvent  # noqa: E402
 from edgedec.server.service import CLIENT_HEADER  # noqa: E402
 
 
@@ -147,6 +154,53 @@ def test_one_text_waits_for_one_of_many_at_most(model: edgedec.Model) -> None:
             thread.join(100)
         assert sorted(first) == [("many", 200), ("one", 200)]
         assert ends.index(5) == 0, "one text more than there are slots"
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["clients", "requests"])
+def test_no_call_goes_without_the_one_text_of_another(model: edgedec.Model, apart: bool) -> None:
+    """Eight long prompts fill calls by two of their chunks. Meanwhile the text of another has a token of each call, and
+    is what it is alone; and the prompt of a third is read by every second call."""
+    limits = ServerLimits(slots=10, context=1024, speculate="off")
+    config = GenerationConfig(Sampling(0.0), max_tokens=24, ignore_eos=True)
+    asked = ["Once upon a time", *(f"{i} is a number. " * 150 for i in range(9))]
+    ids = [tuple(model.tokenizer.encode(text)[:900]) for text in asked]
+    session = model.session(context=1024, speculate="off")
+    alone = [int(token) for token in session.tokens(ids[0], config)]
+    engine, calls = EngineThread(model, limits), count(1)
+    step, post, call, reading = engine._batch.step, engine._post, [0], list[int]()
+    tokens: dict[str, list[tuple[int, int]]] = {"one": [], "many": [], "third": []}
+
+    def counted() -> bool:
+        call[0] = next(calls)
+        jobs = engine._batch.jobs
+        reading.append(sum(job.context.cache.length < job.context.n_prompt - 1 for job in jobs))
+        return bool(step())
+
+    def noted(request: Any, event: Any) -> None:
+        if isinstance(event, TextEvent) and event.token is not None:
+            tokens[names[request.run]].append((call[0], int(event.token)))
+        post(request, event)
+
+    async def run() -> None:
+        texts = [Completion(found, config) for found in ids]
+        clients = ["10.0.0.1", "10.0.0.2", "10.0.0.3"] if apart else ["10.0.0.1"] * 3
+        for name, own, client in zip(tokens, (texts[:1], texts[1:-1], texts[-1:]), clients, strict=True):
+            names[engine.generate(own, client)] = name
+        engine.start()
+        for each in names:
+            async for _ in each.events():
+                pass
+        engine.close()
+
+    names: dict[Any, str] = {}
+    engine._batch.step, engine._post = counted, noted  # type: ignore[method-assign]
+    asyncio.run(run())
+    assert [token for _, token in tokens["one"]] == alone
+    at = [when for when, _ in tokens["one"]]
+    assert min(reading[1:24]) >= 6, "most of the prompts are being read"
+    assert at == list(range(at[0], at[0] + 24))
+    assert tokens["third"][0][0] <= 18, "eight chunks"
+    assert not engine._batch._shares._had
 
 
 def test_after_the_time_that_is_told_there_is_room(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:

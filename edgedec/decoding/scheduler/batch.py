@@ -28,6 +28,7 @@ from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
 from edgedec.decoding.scheduler.job import Job, grant_offers
+from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.runtime import Runtime
 
@@ -65,6 +66,7 @@ class Batch:
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
+        self._shares = RowShares()
         # Sequences above `most` that may start, and tokens above `tokens` for them.
         self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
@@ -122,6 +124,7 @@ class Batch:
             sleep(_PAUSE if parked else 0)
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
+        self._shares.note(jobs)
         own = sum(job.is_own for job in jobs)
         self._gaps.add_forward(self._since_last + perf_counter() - began, max(own, 1), own > 0)
         ran = perf_counter()
@@ -250,6 +253,7 @@ class Batch:
             if job.done and job.shares:
                 self._index(job.context, job.context.cache.length)
         self._running = [job for job in self._running if not job.done]
+        self._shares.keep(job.owner for job in self._running)
 
     def _index_prompt(self, job: Job) -> None:
         """Index a prompt that has just been read, so that other texts can continue from it: its whole pages, which
@@ -275,16 +279,13 @@ class Batch:
 
     def _next_jobs(self) -> list[Job]:
         """The jobs whose calls run together, with no more rows than the runtime accepts; the others come first next
-        time. While a draft is made, the other sequences wait for its few rows: their steps together take less time than
-        one by one."""
-        chosen: list[Job] = []
-        others: list[Job] = []
-        rows, limit = 0, self._runtime.capabilities.largest_call
-        drafting = any(0 < job.rows <= _SHORT and not job.is_own for job in self._running)
-        for job in self._running:
-            wanted = job.rows
-            fits = wanted > 0 and (not chosen or rows + wanted <= limit) and not (drafting and job.is_own)
-            (chosen if fits else others).append(job)
-            rows += wanted if fits else 0
-        self._running = others + chosen
+        time, in fair shares of their owners (`shares`). While a draft is made, the other sequences wait for its few
+        rows: their steps together take less time than one by one."""
+        waiting = {job: rows for job in self._running if (rows := job.rows)}
+        drafting = any(rows <= _SHORT and not job.is_own for job, rows in waiting.items())
+        ready = {job: rows for job, rows in waiting.items() if not job.is_own} if drafting else waiting
+        chosen = self._shares.choose(list(ready), list(ready.values()), self._runtime.capabilities.largest_call)
+        if len(chosen) < len(self._running):
+            taken = set(chosen)
+            self._running = [*(job for job in self._running if job not in taken), *chosen]
         return chosen

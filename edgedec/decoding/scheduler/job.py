@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +25,7 @@ from edgedec.decoding.messages import (
     Waiting,
 )
 from edgedec.decoding.runner import is_own
+from edgedec.decoding.scheduler.shares import Owner, divide
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities, Stepped
 
@@ -35,7 +37,7 @@ class Job:
     it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
     created. `parked`: its constraint is still computing the mask after its last token, or after drafted tokens
     (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call; `steps`: those that
-    it runs instead of calls.
+    it runs instead of calls. `owner`: whose it is, where several share the rows of calls (`shares`).
     """
 
     context: Context
@@ -44,6 +46,7 @@ class Job:
     need: int
     shares: bool = False
     on_start: Callable[[], None] = lambda: None
+    owner: Owner = ()
     requests: Sequence[Request | DraftedStep] = ()
     forks: list[Context] = field(default_factory=list)
     started: bool = False
@@ -176,7 +179,10 @@ def grant_offers(jobs: Sequence[Job], n_blocks: int, capabilities: Capabilities)
     if not offering:
         return
     others = _others(jobs, n_blocks)
-    grants = allocate([offer for _, offer in offering], others, capabilities.largest_call, capabilities.row_buckets)
+    owners = [job.owner for job, _ in offering]
+    shared = partial(divide, owners=owners) if len(set(owners)) > 1 else None
+    most, buckets = capabilities.largest_call, capabilities.row_buckets
+    grants = allocate([offer for _, offer in offering], others, most, buckets, shared)
     for (job, _), grant in zip(offering, grants, strict=True):
         job.advance(grant)
 
