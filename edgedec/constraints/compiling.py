@@ -1,7 +1,8 @@
 """Compiles grammars: equal ones once, and small ones soon however many large ones there are.
 
-A grammar is tried for a moment first (`_TRY`), which is enough for most. One that needs more is compiled again from the
-start, in one of few places for such grammars; how many may wait for these is limited.
+A grammar is tried for a moment first, which is enough for most. One that needs more is compiled again from the start,
+at a low priority and in one of few places: for a short time, and then for as long as it may take; how many may wait for
+the last is limited. So large ones take the processor neither from small ones nor from texts that are generated.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from typing import Any
 
 from edgedec.constraints.remote import Matcher, MatcherGroup
 from edgedec.errors import LimitExceeded, UsageError
+from edgedec.runtime.registry import available_cores
 from edgedec.sandbox import enabled, stop
+from edgedec.sandbox.worker import LOWEST
 
-# Seconds of processor time of a first attempt, many times what common schemas take, and how many are made at a time;
-# places for grammars that need more, and how many such grammars there may be.
-_TRY, _TRIES, _PLACES, _MOST = 0.05, 4, 2, 32
+# Seconds of processor time of the first attempts, the first some times what common schemas take, the priority, and how
+# many are made at a time.
+_TRY, _SECOND = (0.01, 0, max(available_cores() // 2, 1)), (0.05, 10, 2)
+# Places for grammars that need more, and how many such grammars there may be.
+_PLACES, _MOST = 2, 32
 # Compiled grammars that are kept, and the most MiB of each; texts that may share one process.
 _KEPT, _LARGEST, _TEXTS = 8, 32, 16
 
-_tries, _places = threading.BoundedSemaphore(_TRIES), threading.BoundedSemaphore(_PLACES)
+_tries = [(seconds, priority, threading.BoundedSemaphore(n)) for seconds, priority, n in (_TRY, _SECOND)]
+_places = threading.BoundedSemaphore(_PLACES)
 _large = threading.BoundedSemaphore(_MOST)
 
 
@@ -97,19 +103,20 @@ class Grammars:
     def _first(self, kind: str, text: str, options: dict[str, Any]) -> tuple[MatcherGroup, Matcher]:
         """A compiled grammar in a new process."""
         try:
-            try:
-                with stop.turn(_tries) if enabled() else nullcontext():
-                    group = self._new_group(kind)
-                    return group, group.compiled(kind, text, options, _TRY)
-            except LimitExceeded:
-                if stop.stopped():
-                    raise
+            for seconds, priority, places in _tries:
+                try:
+                    with stop.turn(places) if enabled() else nullcontext():
+                        group = self._new_group(kind)
+                        return group, group.compiled(kind, text, options, seconds, priority)
+                except LimitExceeded:
+                    if stop.stopped():
+                        raise
             if not _large.acquire(blocking=False):
                 raise ManyGrammars(f"{kind}: too many grammars that take long are being compiled; try again later")
             try:
                 with stop.turn(_places):
                     group = self._new_group(kind)
-                    return group, group.compiled(kind, text, options)
+                    return group, group.compiled(kind, text, options, priority=LOWEST)
             finally:
                 _large.release()
         except LimitExceeded as error:

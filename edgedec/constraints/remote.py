@@ -41,6 +41,8 @@ class MatcherHost(Protocol):
 
     def size(self) -> int: ...
 
+    def lower(self, priority: int) -> None: ...
+
 
 class LocalHost:
     """Matchers in this process, without limits of memory and time: for `EDGEDEC_SANDBOX=off`."""
@@ -63,6 +65,9 @@ class LocalHost:
 
     def size(self) -> int:
         return 0
+
+    def lower(self, priority: int) -> None:
+        """This process keeps its priority."""
 
 
 class MatcherGroup:
@@ -97,10 +102,13 @@ class MatcherGroup:
         self._made += 1
         return next(self._numbers)
 
-    def compiled(self, kind: str, text: str, options: dict[str, Any], seconds: float = 0.0) -> Matcher:
+    def compiled(
+        self, kind: str, text: str, options: dict[str, Any], seconds: float = 0.0, priority: int = 0
+    ) -> Matcher:
         """The matcher of a grammar; UsageError names unsupported features, LimitExceeded a limit. seconds: of
-        processor time, 0: the process's limit."""
+        processor time, 0: the process's limit; priority: of the process from now on, 19 is the lowest."""
         matcher, limit = Matcher(self, self.number()), dict[str, Any](seconds=seconds) if seconds else {}
+        self._host.lower(priority)
         with used(self._host):
             self._host.send(do="compile", id=matcher.number, kind=kind, text=text, options=options, **limit)
             reply = self._host.receive()

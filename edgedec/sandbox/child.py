@@ -127,7 +127,7 @@ def fork_workers(guest: Any, control: socket.socket) -> None:
         message = json.loads(read(control.recv, text))
         _reap(ended)
         if "end" in message:
-            control.sendall(pack({"status": _end(message["end"], ended)}))
+            control.sendall(pack({"status": _end(message["end"], ended, message["wait"])}))
             continue
         pid = os.fork()
         if pid == 0:
@@ -156,13 +156,16 @@ def _reap(ended: dict[int, int]) -> None:
             del ended[next(iter(ended))]
 
 
-def _end(pid: int, ended: dict[int, int]) -> int | None:
-    """The exit code of a worker, which is killed if it still runs; None if there is no such worker."""
+def _end(pid: int, ended: dict[int, int], wait: bool) -> int | None:
+    """The exit code of a worker, which is killed if it still runs; None if there is no such worker, or if it is not
+    waited for: `_reap` collects it later."""
     if pid not in ended:
         try:
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
                 os.kill(pid, signal.SIGKILL)
+                if not wait:
+                    return None
                 done, status = os.waitpid(pid, 0)
             ended[pid] = os.waitstatus_to_exitcode(status)
         except (ChildProcessError, ProcessLookupError):

@@ -88,7 +88,7 @@ class Sandbox:
                 here.close()
                 raise
         host = self._process
-        return GuestWorker(SocketChannel(here), self.limits, lambda: self._ended(host, pid), pid)
+        return GuestWorker(SocketChannel(here), self.limits, lambda wait: self._ended(host, pid, wait), pid)
 
     def _fork(self, there: socket.socket) -> int:
         self._begin()
@@ -103,15 +103,15 @@ class Sandbox:
             raise EOFError(str(error)) from None
         return int(self._control.receive(_START)[0]["pid"])
 
-    def _ended(self, host: subprocess.Popen[bytes] | None, pid: int) -> int | None:
-        """Kill a worker, if it is there; how it ended."""
+    def _ended(self, host: subprocess.Popen[bytes] | None, pid: int, wait: bool) -> int | None:
+        """Kill a worker, if it is there; how it ended. wait: until it has, which takes long at a low priority."""
         if self._owner != os.getpid():
             return None
         with self._lock:
             if host is not self._process or self._control is None:
                 return None
             try:
-                self._control.send({"end": pid})
+                self._control.send({"end": pid, "wait": wait})
                 status = self._control.receive(_START)[0].get("status")
             except (EOFError, TimeoutError, ValueError):
                 return None
@@ -155,7 +155,7 @@ class Sandbox:
         channel = PipeChannel(process.stdin, process.stdout)
         channel.send(self._first())
 
-        def end() -> int | None:
+        def end(wait: bool = True) -> int | None:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(0.2)  # it may have closed its pipes just now
             process.kill()

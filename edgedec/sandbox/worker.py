@@ -29,10 +29,11 @@ class Reply(NamedTuple):
 class GuestWorker:
     """A process that serves one guest's requests, one at a time. Not for two threads at once."""
 
-    def __init__(self, channel: Channel, limits: GuestLimits, end: Callable[[], int | None], pid: int = 0) -> None:
-        """end: kills the process and returns how it ended. pid: its number, if its priority may be lowered."""
+    def __init__(self, channel: Channel, limits: GuestLimits, end: Callable[[bool], int | None], pid: int = 0) -> None:
+        """end: kills the process and returns how it ended, if it may wait for that. pid: its number, if its priority
+        may be lowered."""
         self._channel, self.limits, self._end, self._pid = channel, limits, end, pid
-        self._alive = True
+        self._alive, self._interrupted = True, False
         self._waiting = 0
         self._since, self._priority = 0.0, 0
 
@@ -83,7 +84,17 @@ class GuestWorker:
 
     def interrupt(self) -> None:
         """Give up the request that another thread waits for: `receive` ends the process, and raises LimitExceeded."""
+        self._interrupted = True
         self._channel.interrupt()
+
+    def lower(self, priority: int) -> None:
+        """Lower the priority of all its requests, so that generation has the processor."""
+        if self._pid and priority > self._priority and hasattr(os, "setpriority"):
+            self._priority = priority
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self._pid, priority)
+                if priority == LOWEST and hasattr(os, "SCHED_IDLE"):  # who wakes up need not wait for its turn to end
+                    os.sched_setscheduler(self._pid, os.SCHED_IDLE, os.sched_param(0))
 
     def size(self) -> int:
         """MiB of memory that the process shares with no other, 0 if that is not known."""
@@ -98,7 +109,7 @@ class GuestWorker:
         if self._alive:
             self._alive = False
             self._channel.close()
-            self._end()
+            self._end(False)
 
     def __del__(self) -> None:
         # It ends by itself, and its host collects it: a finalizer may run in any thread, which must not wait.
@@ -106,18 +117,12 @@ class GuestWorker:
             self._channel.close()
 
     def _lower(self) -> None:
-        """Lower the priority of a long request, so that generation has the processor."""
+        """Lower the priority of a long request."""
         taken = monotonic() - self._since
-        priority = max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0)
-        if self._pid and priority > self._priority and hasattr(os, "setpriority"):
-            self._priority = priority
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self._pid, priority)
-                if priority == LOWEST and hasattr(os, "SCHED_IDLE"):  # who wakes up need not wait for its turn to end
-                    os.sched_setscheduler(self._pid, os.SCHED_IDLE, os.sched_param(0))
+        self.lower(max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0))
 
     def _gone(self, error: Exception | None) -> LimitExceeded:
         self._alive = False
         self._channel.close()
-        status = self._end()
+        status = self._end(not self._interrupted)
         return self.limits.overdue() if isinstance(error, TimeoutError) else self.limits.exceeded(status)

@@ -37,6 +37,12 @@ def together(count: int, act: Callable[[int], object]) -> None:
         thread.join(180)
 
 
+def nothing(place: str, seconds: float) -> Said:
+    """No attack: what the machine does to the others by itself."""
+    sleep(seconds)
+    return {}
+
+
 def large(place: str, count: int, size: int = 4_100_000) -> Said:
     """Prompts of megabytes, all at once."""
     codes, text = Counter[int](), ("Once upon a time there was a little girl named Lily. " * (size // 53 + 1))[:size]
@@ -98,6 +104,8 @@ def many(place: str, count: int, tokens: int, seconds: float = 75.0) -> Said:
 
 
 ATTACKS: dict[str, Callable[[str], Said]] = {
+    "no attack, 1 s": lambda place: nothing(place, 1.0),
+    "no attack, 15 s": lambda place: nothing(place, 15.0),
     "one prompt of 4.1 MB": lambda place: large(place, 1),
     "eight prompts of 4.1 MB": lambda place: large(place, 8),
     "eight prompts of 4.1 MB, --max-body 8 MiB": lambda place: large(place, 8),

@@ -137,9 +137,10 @@ def descriptors(pid: int) -> int:
 
 
 def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[str, object]:
-    """Warm up for a third of the time, then measure: answers, what was wrong, MiB and descriptors before and after."""
+    """Warm up for a third of the time, two minutes at most, then measure: answers, what was wrong, MiB and descriptors
+    before and after."""
     warm = Soak(place, pid, good, bad)
-    warm.run(seconds / 3)
+    warm.run(min(seconds / 3, 120.0))
     sleep(5)
     before = memory(pid), descriptors(pid)
     long = Soak(place, pid, good, bad)

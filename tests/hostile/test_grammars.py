@@ -37,12 +37,14 @@ class Group:
     """A process that compiles at once what is small, and what is large when it is let."""
 
     def __init__(self, free: threading.Event, grown: int = 1) -> None:
+        self.attempt = (-1.0, -1)
         self.free, self.dead, self.live, self._size = free, False, 1, grown
 
     def size(self) -> int:
         return self._size
 
-    def compiled(self, kind: str, text: str, options: object, seconds: float = 0.0) -> Any:
+    def compiled(self, kind: str, text: str, options: object, seconds: float = 0.0, priority: int = 0) -> Any:
+        self.attempt = seconds, priority
         if text.startswith("large") and seconds:
             raise LimitExceeded("takes more processor time than it may have")
         if text.startswith("large"):
@@ -75,7 +77,8 @@ def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pyt
         return known.matchers(what)
 
     monkeypatch.setattr(known.grammars, "_new_group", counted)
-    monkeypatch.setattr(compiling, "_TRY", 0.0)  # one attempt, however slow the machine
+    once = [(0.0, 0, threading.BoundedSemaphore())]
+    monkeypatch.setattr(compiling, "_tries", once)  # one attempt, however slow the machine
     one, two = (constraints.json_schema(model, {"enum": ["shared", "once"]}) for _ in range(2))
     assert groups == ["json schema"]
     (first,) = model.tokenizer.encode('"', special=False, around=False)[-1:]
@@ -96,6 +99,8 @@ def test_equal_grammars_are_compiled_once(model: edgedec.Model, monkeypatch: pyt
 
 def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     free, waits, wait = threading.Event(), [], compiling._wait
+    tries = [(0.01, 0, threading.BoundedSemaphore(2)), (0.05, 10, threading.BoundedSemaphore(2))]
+    monkeypatch.setattr(compiling, "_tries", tries)  # those that are wrong have no limit of time here
     monkeypatch.setattr(compiling, "_wait", lambda kind, done: (waits.append(kind), wait(kind, done)))
     found, made = grammars(free)
     got: list[str] = []
@@ -109,11 +114,23 @@ def test_those_that_wait_for_an_equal_grammar_get_it_or_its_error(monkeypatch: p
 
     threads = threading.Thread(target=together, args=(8, act))
     threads.start()
-    wait_for(lambda: (len(made), len(waits)) == (3, 6))  # one that is wrong, two attempts at the large one
+    wait_for(lambda: (len(made), len(waits)) == (4, 6))  # one that is wrong, three attempts at the large one
     free.set()
     threads.join(60)
     assert sorted(got) == ["made"] * 4 + ["wrong"] * 4
-    assert len(made) == 3
+    assert len(made) == 4
+
+
+def test_only_the_first_attempt_has_the_priority_of_others() -> None:
+    free = threading.Event()
+    free.set()
+    found, made = grammars(free)
+    found.matcher("regex", "small", {})
+    found.matcher("regex", "large", {})
+    assert [group.attempt[1] for group in made] == [0, 0, 10, 19]
+    seconds = [group.attempt[0] for group in made]
+    assert 0 < seconds[0] == seconds[1] < seconds[2] <= 0.05
+    assert not seconds[3], "as long as it may take"
 
 
 def test_small_grammars_are_compiled_while_all_places_are_taken() -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -280,6 +281,34 @@ def test_what_takes_long_gets_a_lower_priority(tmp_path: Path) -> None:
     assert 10 in found or before > 10
     if hasattr(os, "SCHED_IDLE"):
         assert os.sched_getscheduler(slow_pid) == os.SCHED_IDLE
+    quick.lower(10)
+    quick.lower(5)
+    assert os.getpriority(os.PRIO_PROCESS, int(quick.call(do="echo", say="a").values["pid"])) == max(before, 10)
     for worker in (quick, slow):
         worker.close()
+    sandbox.close()
+
+
+@forks
+def test_nobody_waits_for_the_end_of_what_is_given_up(tmp_path: Path) -> None:
+    """The end of a process of a low priority takes long while others compute."""
+    sandbox, told = made(tmp_path), []
+    given_up, died = sandbox.worker(), sandbox.worker()
+    control = sandbox._control
+    assert control is not None
+    send = control.send
+    control.send = lambda message, blob=b"": (told.append(message.get("wait")), send(message, blob))  # type: ignore[assignment, method-assign, func-returns-value]
+    given_up.send(do="spin", seconds=5)
+    given_up.interrupt()
+    with pytest.raises(LimitExceeded):
+        given_up.receive()
+    assert told == [False]
+    died.send(do="spin", seconds=0.05)
+    with pytest.raises(LimitExceeded, match="processor time"):
+        died.receive()
+    assert told == [False, True]
+    end = monotonic() + 60
+    while Path(f"/proc/{given_up._pid}").exists():
+        sandbox.worker().close()  # it is collected at the next request
+        assert monotonic() < end
     sandbox.close()
