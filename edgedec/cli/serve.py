@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from edgedec.server.replicas.router import RouterSettings
     from edgedec.server.service import Server
 
-# Tokens of a context that a router, which opens no model, takes for the longest.
-_LONG = 1 << 18
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -74,14 +71,13 @@ def serve(
     if log_requests:
         _log_requests()
     if replicas > 1:
-        from edgedec.server.limits import most_body
         from edgedec.server.replicas.router import RouterSettings
 
         each, folder = threads_of_each(machine.threads, replicas), str(room.offload or "")
         memory = sources.memory // replicas
         command = ReplicaCommand(shared_words(context), each, memory, folder, machine.device, machine.engine)
-        most = limits.max_body or most_body(machine.ctx_size or _LONG)
-        _listen_for(command, replicas, RouterSettings(policy, room.slots, most, limits.connections), place)
+        settings = RouterSettings(policy, room.slots, limits.max_body, limits.connections)
+        _listen_for(command, replicas, settings, place)
     else:
         _serve_here(_server(sources, room, limits, machine, template, policy), place)
 

@@ -76,7 +76,8 @@ class Monitoring:
         engines = [served.engine for served in pool.loaded.values()]
         running, waiting = sum(engine.running for engine in engines), sum(engine.waiting for engine in engines)
         busy = {"slots": self._server.settings.limits.slots, "running": running, "waiting": waiting}
-        return JsonAnswer({"status": "ok", **busy, "loaded": list(pool.loaded)})
+        more = {"loaded": list(pool.loaded), "max_body": self._server.most_body}
+        return JsonAnswer({"status": "ok", **busy, **more})
 
     async def counts(self, request: Request) -> Response:
         engines = {name: served.engine for name, served in self._server.pool.loaded.items()}

@@ -65,7 +65,7 @@ class Server:
         self.settings, self.metrics = settings, Metrics()
         self._preparation = Preparation()
         contexts = [limits_of(settings.limits, source.bundle.manifest.spec).context for source in sources]
-        self._most_body = settings.body or most_body(max(contexts))
+        self.most_body = settings.body or most_body(max(contexts))
         self.pool = ModelPool(sources, settings.limits, settings.memory, self.metrics.on_end)
 
     @property
@@ -130,7 +130,7 @@ class Server:
         """The body, which must be JSON, because browsers send forms of any page without a CORS check."""
         if not _is_json(request):
             raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
-        return await read_body(request, self._most_body, self.settings.connections.body)
+        return await read_body(request, self.most_body, self.settings.connections.body)
 
     async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
         """The parsed body. A large one is parsed in a thread, one at a time, so that no text waits for it."""

@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 for package in ("starlette", "uvicorn", "httpx"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 import httpx  # noqa: E402
-from serving import metrics, started, wait_for  # noqa: E402
+from serving import metrics, serving, started, wait_for  # noqa: E402
 
 import edgedec  # noqa: E402
 from edgedec.cli._replicas import ReplicaCommand  # noqa: E402
 from edgedec.errors import UsageError  # noqa: E402
 from edgedec.sampling import Sampling  # noqa: E402
+from edgedec.server.limits import most_body  # noqa: E402
+from edgedec.server.replicas import router  # noqa: E402
 from edgedec.server.replicas.balancer import Balancer, Load, ReadTexts, beginning, pieces  # noqa: E402
 from edgedec.server.replicas.exchange import ReplicaGone, ask  # noqa: E402
 from edgedec.server.replicas.merging import merged  # noqa: E402
@@ -145,6 +147,46 @@ async def answering(answer: bytes) -> AsyncIterator[int]:
 async def _asked(answer: bytes) -> tuple[int, bytes]:
     async with answering(answer) as port, ask(port, "POST", b"/x", [], b"{}") as found:
         return found.status, await found.body()
+
+
+@pytest.mark.parametrize(("given", "largest"), [(0, 1000), (50, 50)])
+def test_a_router_takes_as_much_as_its_replicas(
+    given: int, largest: int, monkeypatch: pytest.MonkeyPatch, nano: Path
+) -> None:
+    """Before it has read a body; a replica says how much that is."""
+    asked: list[tuple[str, bytes]] = []
+
+    @asynccontextmanager
+    async def answered(port: int, method: str, target: bytes, headers: Any, body: bytes = b"") -> AsyncIterator[Any]:
+        asked.append((target.decode(), body))
+        text = b'{"max_body": 1000}'
+
+        async def whole() -> bytes:
+            return text
+
+        yield SimpleNamespace(status=200, headers=[], body=whole)
+
+    made: Any = lambda number, key: SimpleNamespace(number=number, port=1, load=loads(1)[0])  # noqa: E731
+    found = router.Router(made, 2, router.RouterSettings(body=given))
+    monkeypatch.setattr(router, "ask", answered)
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(found.app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            for more in (0, 1):
+                body = b'{"prompt": "' + b"a" * (largest + more - 14) + b'"}'
+                assert len(body) == largest + more
+                answer = await client.post(
+                    "/v1/completions", content=body, headers={"content-type": "application/json"}
+                )
+                assert (answer.status_code == 413) is bool(more), answer.text
+
+    asyncio.run(run())
+    paths = [path for path, _ in asked]
+    assert paths.count("/health") == (given == 0)
+    assert [len(body) for path, body in asked if path == "/v1/completions"] == [largest]
+    with serving(edgedec.open(nano, threads=1), context=300) as (place, _):
+        assert httpx.get(f"{place}/health").json()["max_body"] == most_body(300)
 
 
 def test_answers_come_whole_or_not_at_all() -> None:

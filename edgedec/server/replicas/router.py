@@ -7,6 +7,7 @@ begins, the request is sent to another one. A stream that has begun ends with an
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from edgedec.server.answers import JsonAnswer, dumps, sse
 from edgedec.server.bodies import parse, read_body
 from edgedec.server.errors import APIError
 from edgedec.server.fairness import client_of
-from edgedec.server.limits import ConnectionLimits
+from edgedec.server.limits import ConnectionLimits, most_body
 from edgedec.server.preparing import LARGE, Preparation
 from edgedec.server.replicas.balancer import Balancer, beginning, pieces
 from edgedec.server.replicas.exchange import Answer, Header, ReplicaGone, ask
@@ -58,11 +59,11 @@ _GONE = "the replica that made this text is gone; send the request again"
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """slots: of each replica; body: bytes of a request; connections: time limits."""
+    """slots: of each replica; body: bytes of a request, 0: as many as the replicas take; connections: time limits."""
 
     access: AccessPolicy = field(default_factory=AccessPolicy)
     slots: int = 4
-    body: int = 4 << 20
+    body: int = 0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
@@ -75,7 +76,7 @@ class Router:
         """make: creates a replica with this key."""
         self.settings, self.draining, self._grace, self._key = settings, False, grace, token_hex(24)
         self.replicas = [make(number, self._key) for number in range(count)]
-        self._preparation = Preparation()
+        self._preparation, self._most_body = Preparation(), settings.body
         self.balancer = Balancer([replica.load for replica in self.replicas], settings.slots)
 
     def start(self) -> None:
@@ -139,13 +140,13 @@ class Router:
 
     async def kept(self, request: Request) -> Response:
         """Forward a request about a stored response to its replica."""
-        body = await read_body(request, self.settings.body, self.settings.connections.body)
+        body = await self._read(request)
         number = await self._holder(request.path_params["name"])
         return Forwarded(self, request, body, [], number)
 
     async def forward(self, request: Request) -> Response:
         self._check_open()
-        body = await read_body(request, self.settings.body, self.settings.connections.body)
+        body = await self._read(request)
         act = partial(_known, body)
         before, keys = act() if len(body) < LARGE else await self._preparation.read(act, len(body))
         number = await self._holder(before) if before is not None else None
@@ -168,6 +169,13 @@ class Router:
 
     def _authorization(self) -> list[Header]:
         return [(b"authorization", b"Bearer " + self._key.encode())]
+
+    async def _read(self, request: Request) -> bytes:
+        """A body of at most as many bytes as a replica takes, which knows its models' contexts."""
+        if not self._most_body and (up := [replica.number for replica in self.replicas if replica.load.up]):
+            found = await self._body(up[0], b"/health")
+            self._most_body = json.loads(found)["max_body"] if found else 0
+        return await read_body(request, self._most_body or most_body(0), self.settings.connections.body)
 
     async def _body(self, number: int, target: bytes) -> bytes:
         """The body of a replica's answer to a GET; empty if the status is not 200."""
