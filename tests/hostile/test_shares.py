@@ -108,6 +108,7 @@ def test_the_time_until_there_is_room() -> None:
     assert seconds_until(4, [half, near], 20.0) == 30
     assert seconds_until(3, [half, half], 0.0) == 30, "those that run say how long others take"
     assert seconds_until(1, [], 5.0) == 1
+    assert seconds_until(1, [TextProgress(10.5, 100, 200)], 0.0) == 11, "not before"
 
 
 def held_back(server: Any) -> tuple[threading.Event, threading.Semaphore]:

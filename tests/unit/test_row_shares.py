@@ -128,6 +128,15 @@ def test_what_one_does_not_use_is_not_kept_for_later() -> None:
     assert all(abs(n - 20) <= 2 for n in had), had
 
 
+def test_an_owner_without_anything_left_is_counted_as_the_least_of_those_beside_it_that_wait() -> None:
+    shares = RowShares()
+    had = {"a1": 100, "a2": 60, "a3": 10, "a4": 80, "b1": 50, "b2": 7, "c1": 3}
+    shares._had.update({(name[0], name): n for name, n in had.items()})
+    shares._lift([("a", "a3"), ("a", "a4"), ("b", "b2"), ("c", "c1")], [("a", "a1"), ("a", "a2"), ("b", "b1")])
+    found = {name: shares._had[name[0], name] for name in had}
+    assert found == {**had, "a3": 60, "a4": 80, "b2": 50}, "of the same client, and never less than before"
+
+
 def test_only_rows_that_others_wait_for_are_counted() -> None:
     shares, texts = RowShares(), [Text(f"{name}1", own=128) for name in "abc"]
     for few in (2, 3, 2, 2):
