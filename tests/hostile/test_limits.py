@@ -18,9 +18,11 @@ for package in ("starlette", "uvicorn", "httpx", "llguidance"):
 import httpx  # noqa: E402
 from serving import fetch, serving, wait_for  # noqa: E402
 
+from edgedec.cli._serve_flags import LimitFlags  # noqa: E402
 from edgedec.constraints.matcher import DEEPEST, LARGEST_TEXT, MOST_REFERENCES  # noqa: E402
 from edgedec.server import api, bodies, fields, tools  # noqa: E402
 from edgedec.server.errors import APIError  # noqa: E402
+from edgedec.server.limits import ConnectionLimits, ServerLimits, most_body  # noqa: E402
 from hostile.inputs import nested  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8")
@@ -144,3 +146,20 @@ def test_all_limits_at_once_are_served_beside_others(place: str) -> None:
     choices = answer.json()["choices"]
     assert len(choices) == 16
     assert {choice["text"][:1] for choice in choices} <= {"{", ""}, "a stop token may end it"
+
+
+def test_defaults_of_time_and_of_bodies_are_those_of_the_page() -> None:
+    """Of the classes as of the command."""
+
+    def default(option: str) -> str:
+        row = next(line for line in PAGE.splitlines() if line.startswith("| `--") and f"`{option}" in line)
+        return row.split("|")[2].strip()
+
+    flags = LimitFlags()
+    assert flags.connections == ConnectionLimits()
+    times = ConnectionLimits().header, ConnectionLimits().body, ConnectionLimits().idle
+    assert default("--header-timeout") == ", ".join(f"{seconds:g}" for seconds in times)
+    assert default("--timeout") == f"{ServerLimits().seconds:g}" == f"{flags.timeout:g}"
+    assert default("--queue") == str(ServerLimits().queue) == str(flags.queue)
+    assert default("--max-body") == "1 MiB and 32 bytes for each token of the context"
+    assert [most_body(context) for context in (0, 1, 1000)] == [1 << 20, (1 << 20) + 32, (1 << 20) + 32_000]
