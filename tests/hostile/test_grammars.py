@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from serving import serving, wait_for  # noqa: E402
 from edgedec.constraints import compiling  # noqa: E402
 from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
 from edgedec.constraints.matcher import GrammarConstraint  # noqa: E402
+from edgedec.constraints.remote import MatcherGroup  # noqa: E402
 from edgedec.constraints.vocabulary import vocabulary  # noqa: E402
 from edgedec.errors import LimitExceeded, UsageError  # noqa: E402
-from edgedec.sandbox import Sandbox, stop  # noqa: E402
+from edgedec.sandbox import Reply, Sandbox, stop  # noqa: E402
 from edgedec.sandbox.stop import Stop  # noqa: E402
 from hostile.attacks import together  # noqa: E402
 from hostile.inputs import repeated  # noqa: E402
@@ -131,6 +133,18 @@ def test_only_the_first_attempt_has_the_priority_of_others() -> None:
     seconds = [group.attempt[0] for group in made]
     assert 0 < seconds[0] == seconds[1] < seconds[2] <= 0.05
     assert not seconds[3], "as long as it may take"
+
+
+def test_a_priority_is_lowered_before_the_work_begins() -> None:
+    did: list[object] = []
+    values = {"taken": 0, "stopped": False, "accepting": False, "wrong": "", "forced": []}
+    host: Any = SimpleNamespace(
+        lower=lambda priority: did.append(priority),
+        send=lambda **message: did.append(message["do"]),
+        receive=lambda: Reply(values, b"\xff"),
+    )
+    MatcherGroup("regex", host).compiled("regex", "a", {}, 0.05, 10)
+    assert did == [10, "compile"]
 
 
 def test_small_grammars_are_compiled_while_all_places_are_taken() -> None:
