@@ -52,8 +52,9 @@ class D2O(Eviction):
 
     def shares(self, cache: Cache) -> dict[int, int]:
         keep, blocks = self.budget.of(cache.length), list(self.spec.attention)
-        if keep >= cache.length:
-            return dict.fromkeys(blocks, keep)
+        held = {b: cache.slots(b) for b in blocks}
+        if sum(held.values()) <= keep * len(blocks):
+            return held  # also where it was decided before: what is left is spread differently
         spread = np.array([spread_of(self.score(cache, b)) for b in blocks])
         wanted = np.clip(spread / max(float(spread.mean()), 1e-9), _LEAST, _MOST)
         return dict(zip(blocks, level(wanted / wanted.mean() * keep, cache.length), strict=True))
