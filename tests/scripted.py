@@ -156,7 +156,7 @@ def run(runtime: Any, calls: Any) -> None:
 
 
 def policy_of(words: str, spec: ModelSpec, decode: Any = None, can: Capabilities = CAN) -> CachePolicy:
-    policy = make_policy(words, PolicyHost(spec, can, decode=decode))
+    policy = make_policy(words, PolicyHost(spec, can, decode=decode, images=True))
     assert policy is not None
     return policy
 

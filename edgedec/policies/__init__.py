@@ -31,12 +31,13 @@ PolicyState = dict[str, NDArray[Any]]
 @dataclass(frozen=True)
 class PolicyHost:
     """The inputs of a policy's `make`: the model and its runtime's capabilities. `folder`: the bundle's, if it has one;
-    `decode`: the text of tokens, None without a tokenizer."""
+    `decode`: the text of tokens, None without a tokenizer; `images`: texts may have rows of images."""
 
     spec: ModelSpec
     capabilities: Capabilities
     folder: str = ""
     decode: Callable[[Sequence[int]], str] | None = None
+    images: bool = False
 
 
 class Chunk(NamedTuple):

@@ -7,7 +7,10 @@ An image is hundreds of rows, of which few matter. Three places, each by itself:
     decoding   of the image rows cached, the share `budget` stays; with `text` below 1 also of the text, every `every`
 
 `mark` sets an image's rows, by their positions; they may be given as embeddings (`Rows.embedded`). Without a mark
-nothing is dropped.
+nothing is dropped, so that a text without images has no use for it: `make` refuses unless `PolicyHost.images`.
+
+From the abstracts of MustDrop (Liu et al. 2024) and Dynamic-LLaVA (Huang et al. 2025): the three places and what guides
+each. MustDrop's set of key rows that are never dropped, and Dynamic-LLaVA's trained predictors, are left out.
 """
 
 from __future__ import annotations
@@ -48,6 +51,11 @@ def make(
     every: Every = 0,
     observe: Observe = 8,
 ) -> Vision:
+    if not host.images:
+        raise UsageError(
+            "--cache vision: this model reads no images, so a text has no rows of them to drop; for text use another "
+            "policy, such as snapkv"
+        )
     looks = looks_of("vision", Looks(window, every, observe))
     layers = host.spec.n_layers
     layer = layer or max(1, round(_DEPTH * layers))

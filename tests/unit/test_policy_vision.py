@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from pruning import run_calls
+from typer.testing import CliRunner
 
 import edgedec
 from edgedec import SessionError, UsageError
+from edgedec.cli._app import app
 from edgedec.kernels.cpu import loader
 from edgedec.policies import PolicyHost, make_policy
 from edgedec.policies.vision import Vision, merge_neighbours
@@ -26,11 +28,19 @@ def model(nano: Path) -> edgedec.Model:
     return edgedec.open(nano, engine="native", threads=1)
 
 
+def opened(model: edgedec.Model, words: str, speculate: str = "off") -> edgedec.Session:
+    """A session whose text may have images; no model has them yet, so that `--cache vision` is refused."""
+    session = model.session(speculate=speculate)
+    host = PolicyHost(model.spec, model.runtime.capabilities, images=True)
+    session._context.policy = make_policy(words, host)
+    return session
+
+
 def read(model: edgedec.Model, words: str, speculate: str = "off") -> edgedec.Session:
     """A session whose text begins with an image and goes on in words."""
     rng = np.random.default_rng(0)
     rows = rng.normal(0, 0.05, (IMAGE + TEXT, model.spec.hidden_size)).astype(np.float32)
-    session = model.session(cache=words, speculate=speculate)
+    session = opened(model, words, speculate)
     context = session._context
     policy: Any = context.policy
     policy.mark(4, IMAGE)
@@ -75,7 +85,7 @@ def test_text_after_an_image(model: edgedec.Model, tmp_path: Path) -> None:
     part = read(model, words)
     first = [int(t) for t in part.tokens(max_tokens=21, ignore_eos=True)]
     part.save(tmp_path / "s")
-    loaded = model.session(cache=words)
+    loaded = opened(model, words)
     loaded.load(tmp_path / "s")
     assert first + [int(t) for t in loaded.tokens(max_tokens=39, ignore_eos=True)] == found
     cache = plain._context.cache
@@ -84,8 +94,19 @@ def test_text_after_an_image(model: edgedec.Model, tmp_path: Path) -> None:
 
 def test_without_a_mark_nothing_is_dropped(model: edgedec.Model) -> None:
     ids = model.tokenizer.encode("Once upon a time there was a little dog who saw a cat. " * 4)
-    texts = [[int(t) for t in model.session(cache=c).tokens(ids, max_tokens=20)] for c in ("full", "vision")]
+    sessions = model.session(speculate="off"), opened(model, "vision")
+    texts = [[int(t) for t in session.tokens(ids, max_tokens=20)] for session in sessions]
     assert texts[0] == texts[1]
+
+
+def test_texts_without_images_refuse_it(model: edgedec.Model) -> None:
+    """As the command line opens a model: it would do nothing."""
+    said = r"--cache vision: this model reads no images, so a text has no rows of them to drop; .*such as snapkv"
+    with pytest.raises(UsageError, match=said):
+        model.session(cache="vision:budget=0.5")
+    done = CliRunner().invoke(app, ["run", "-m", str(model.bundle.path), "-p", "x", "--cache", "vision"])
+    assert done.exit_code != 0
+    assert "this model reads no images" in f"{done.output} {done.exception}"
 
 
 def test_neighbours_that_are_alike_are_merged() -> None:
@@ -99,7 +120,7 @@ def test_neighbours_that_are_alike_are_merged() -> None:
 def test_refusals(model: edgedec.Model) -> None:
     with pytest.raises(UsageError, match="budget=20: must be above 0, up to 1"):
         model.session(cache="vision:budget=20")
-    policy = make_policy("vision", PolicyHost(model.spec, model.runtime.capabilities))
+    policy = make_policy("vision", PolicyHost(model.spec, model.runtime.capabilities, images=True))
     assert isinstance(policy, Vision)
     with pytest.raises(UsageError, match="at least one row"):
         policy.mark(4, 4)
