@@ -25,9 +25,9 @@ def calibrate(
     threads: o.Threads = 0,
     json: o.Json = False,
 ) -> None:
-    """Measure how many pages a head needs, for `--cache tca`.
+    """Measure how many tokens a head needs, for `--cache tca`.
 
-    Pieces of the text are read as a whole; of each kv head it is noted which share of the pages holds 50 to 99% of what
+    Pieces of the text are read as a whole; of each kv head it is noted which budget of tokens holds 50 to 99% of what
     it looks at. The table goes into the bundle.
 
     \b
@@ -35,20 +35,20 @@ def calibrate(
       edgedec calibrate ./smol wiki.txt
       edgedec calibrate ./smol wiki.txt --length 8192 --limit 4 --json
     """
-    from edgedec.bench.head_shares import measure_shares
-    from edgedec.policies._head_calibration import HEAD_SHARES, MASSES
+    from edgedec.bench.head_budgets import measure_budgets
+    from edgedec.policies._head_budgets import HEAD_BUDGETS, MASSES, shares_kept
 
-    writer = export_module("head_shares", "calibrate")
+    writer = export_module("head_budgets", "calibrate")
     model = o.open_model(str(changeable(bundle)), "auto", threads, None)
     length = min(length, model.spec.context_length)
     ids = model.tokenizer.encode(o.read_text(text))
     with progress_bar(quiet=json) as show:
-        table, pieces = measure_shares(model, ids, length, limit, lambda done, total: show("pieces", done, total))
-    found = writer.put_shares(model.bundle, table)
-    mean = {f"{mass:g}": round(float(row.mean()), 4) for mass, row in zip(MASSES, table, strict=True)}
+        table, pieces = measure_budgets(model, ids, length, limit, lambda done, total: show("pieces", done, total))
+    found = writer.put_budgets(model.bundle, table)
+    mean = {f"{mass:g}": round(float(row.mean()), 4) for mass, row in zip(MASSES, shares_kept(table), strict=True)}
     if json:
-        facts = {"bundle": str(found.path), "file": HEAD_SHARES, "pieces": pieces, "length": length, "share": mean}
+        facts = {"bundle": str(found.path), "file": HEAD_BUDGETS, "pieces": pieces, "length": length, "share": mean}
         print_json(facts)
     else:
         shares = ", ".join(f"{float(mass):.0%}: {share:.0%}" for mass, share in mean.items())
-        print(f"{found.path}: {HEAD_SHARES}, {pieces} pieces of {length} tokens. Pages that hold so much: {shares}")
+        print(f"{found.path}: {HEAD_BUDGETS}, {pieces} pieces of {length} tokens. Tokens that hold so much: {shares}")

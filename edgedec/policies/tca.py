@@ -1,15 +1,21 @@
-"""Reads as many pages in each kv head as hold a share of its attention, measured before (TCA-Attention).
+"""Reads the core tokens of each block: few where a head's attention gathers, many where it is spread (TCA-Attention).
 
-Heads differ in how many tokens carry their attention. A bundle that was calibrated (`edgedec calibrate`) says which
-share of a text's pages holds the share `mass` of what each head pays; without that, the last `window` rows of the
-prompt show it. In steps a head reads that many pages, those with the highest bounds (`quest`), which are found for each
-row. A head whose pages would be more than the budget gets the budget.
+You et al. 2025, "Training-free Context-adaptive Attention"; read were the abstract and reviews. Heads differ in how
+much they need: one pass over a text (`edgedec calibrate`) finds for each the least budget whose tokens hold the share
+`mass` of its attention; without it the prompt's last query shows that. A budget says how many blocks keep 1, 2, 4, ...
+64 tokens (`_redundancy`). Which blocks: the last query scores all keys, the blocks are ranked by their redundancy, and
+those whose scores are most concentrated keep the fewest, of each those that score highest. So a prompt is read, chosen
+anew at every 512th token by the last query so far, and so are steps, after every `every` tokens; the first tokens and
+the latest ones are read in any case.
+
+Not found: the sizes of blocks and the constants of the budgets, which are ours. The paper evicts what is not chosen;
+here it stays, as the kv heads of a block hold equally many slots, and a later query may choose it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,101 +23,129 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.plugins import Opt
-from edgedec.policies import Chunk, PolicyFacts, PolicyHost, PolicyState
+from edgedec.policies import PolicyFacts, PolicyHost, PolicyState
 from edgedec.policies._budget import CacheBudget
-from edgedec.policies._head_calibration import HEAD_SHARES, Array, Pages, needed, pages_for, read_shares
-from edgedec.policies._options import ReadBudget, Recent, Sinks, Window
-from edgedec.policies._views import STEP, Always, Viewing, Views
+from edgedec.policies._head_budgets import HEAD_BUDGETS, Ints, budgets_for, read_budgets
+from edgedec.policies._options import ChoiceEvery, ReadBudget, Recent, Sinks
+from edgedec.policies._page_choice import NEEDS, Array, Probing, page_ends, probing_of
+from edgedec.policies._redundancy import SHARES, attention_of, block_shares, core_slots, needed_budgets
+from edgedec.policies._views import Always, ViewedReading, Views
 from edgedec.runtime import PAGE, CallResult, Outputs, View
 
-FACTS = PolicyFacts(("views", "attention_sums"), paper="TCA-Attention")
+# Tokens of a prompt between choices.
+_PART = 512
+
+FACTS = PolicyFacts(NEEDS, paper="TCA-Attention")
 
 
 def make(
     host: PolicyHost,
-    budget: ReadBudget = 2048,
-    mass: Annotated[float, Opt("Share of the attention that the pages of a head hold.", 0, 1)] = 0.95,
-    window: Window = 32,
+    budget: ReadBudget = 0.5,
+    mass: Annotated[float, Opt("Share of a head's attention that its tokens hold.", 0, 1)] = 0.95,
+    every: ChoiceEvery = 64,
     sinks: Sinks = 4,
     recent: Recent = 128,
     measured: Annotated[
         Literal["", "once", "prompt"],
-        Opt("Shares of the heads; once: those of `edgedec calibrate`, prompt: of each; by default once if there."),
+        Opt("Budgets of the heads; once: those of `edgedec calibrate`, prompt: of each; by default once if there."),
     ] = "",
 ) -> Tca:
-    table = None if measured == "prompt" else read_shares(host.folder, host.spec)
+    table = None if measured == "prompt" else read_budgets(host.folder, host.spec)
     if table is None and measured == "once":
-        raise UsageError(f"--cache tca: the bundle has no {HEAD_SHARES}: make it with edgedec calibrate")
-    shares = None if table is None else needed(table, host.spec, mass)
-    return Tca(host, CacheBudget(budget), Always(sinks, recent), mass, window, shares)
+        raise UsageError(f"--cache tca: the bundle has no {HEAD_BUDGETS}: make it with edgedec calibrate")
+    needs = None if table is None else budgets_for(table, host.spec, mass)
+    always = probing_of("tca", every, 1, sinks, recent)
+    return Tca(host, CacheBudget(budget), always, every, mass, needs)
 
 
-class Tca(Viewing):
-    """`_needs`: int64 [kv heads] by attention block: the pages that each head needs, measured on the prompt; `_shares`:
-    the shares of pages from the bundle, None: measured on the prompt."""
+class Tca(Probing, ViewedReading):
+    """What is chosen is slots. `_needs`: the number of the budget of each kv head by attention block; `_measures`:
+    they are found in each prompt."""
 
     def __init__(
         self,
         host: PolicyHost,
         budget: CacheBudget,
         always: Always,
+        every: int,
         mass: float,
-        window: int,
-        shares: Mapping[int, Array] | None,
+        needs: Mapping[int, Ints] | None,
     ) -> None:
-        super().__init__(host, budget, always)
-        self._mass, self._window, self._needs = mass, window, dict[int, Pages]()
-        self._shares, self._whole = shares, 0
+        super().__init__(host, budget, always, every, window=1)
+        self._mass, self._measures, self._needs = mass, needs is None, dict(needs or {})
+        self._reads = False
 
-    def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
-        if self._shares is not None:
-            return super().chunk(cache, left, most)
-        if left > self._window:
-            return Chunk(min(most, left - self._window))
-        return Chunk(min(left, most), Outputs(attention=True))
+    # ---- a prompt ------------------------------------------------------------------------------
 
-    def read(self, cache: Cache, result: CallResult) -> None:
-        if result.attention:
-            self._needs = {b: pages_for(paid, self._mass) for b, paid in result.attention.items()}
-            self._made = None, {}
+    def reads(self, cache: Cache) -> Outputs:
+        return self._outputs
 
-    def views(self, cache: Cache) -> Views:
-        self._whole = (cache.length // STEP + 1) * STEP // PAGE  # pages of the text, about
-        return super().views(cache)
+    def reading(self, cache: Cache) -> Views:
+        return {b: View(*self.always, slots=heads, group=0) for b, heads in self._chosen.items()}
 
-    def key(self, pages: int | None) -> Any:
-        return pages if self._shares is None else (pages, self._whole)
+    def was_read(self, cache: Cache, result: CallResult) -> None:
+        self.observe(cache, result)
+        rows = len(next(iter(result.queries.values())))
+        if cache.length // _PART > (cache.length - rows) // _PART:
+            self._choose_reading(cache)
 
-    def room(self, length: int) -> int:
-        most = super().room(length)
-        return most if self._shares is None else min(most, STEP - length % STEP - 1)
+    def end(self, cache: Cache) -> None:
+        self._choose_reading(cache)
+
+    def _choose_reading(self, cache: Cache) -> None:
+        self._reads = True
+        self.choose(cache)
+        self._reads = False
+
+    # ---- what is read --------------------------------------------------------------------------
+
+    def ends(self, cache: Cache) -> Ints:
+        return page_ends(cache)
+
+    def pick(self, cache: Cache, block: int, queries: Array, ends: Ints, pages: int) -> list[Ints]:
+        query, scale = queries[-1], self.spec.attention[block].scale
+        keys = cache.keys(block)[:, : len(ends) * PAGE]
+        shares = block_shares(query, keys, scale)
+        if self._measures and (self._reads or block not in self._needs):
+            self._needs[block] = needed_budgets(shares, attention_of(query, keys, scale), self._mass)
+        return core_slots(shares, np.minimum(self._needs[block], most_budget(keys.shape[1], pages * PAGE)))
 
     def view(self, block: int, pages: int | None) -> View | None:
-        if self._shares is not None and pages is not None:
-            needs = np.ceil(self._shares[block] * self._whole).astype(np.int64)
-            return View(*self.always, tuple(np.minimum(needs, pages).tolist()))
-        if block not in self._needs or pages is None:
-            return View(*self.always, pages)
-        return View(*self.always, tuple(np.minimum(self._needs[block], pages).tolist()))
+        return View(*self.always, slots=self._chosen[block]) if pages is not None and block in self._chosen else None
 
     # ---- the life of a text --------------------------------------------------------------------
 
     def reset(self) -> None:
-        self._needs, self._made = {}, (None, {})
+        super().reset()
+        if self._measures:
+            self._needs = {}
+
+    def fork(self) -> Self:
+        twin = super().fork()
+        twin._needs = dict(self._needs)
+        return twin
 
     def state(self) -> PolicyState:
-        return {f"needs.{b}": pages for b, pages in self._needs.items()}
+        needs = {f"needs.{b}": numbers for b, numbers in self._needs.items()} if self._measures else {}
+        return super().state() | needs
 
     def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
-        expected = {f"needs.{b}": (block.n_kv_heads,) for b, block in self.spec.attention.items()}
-        good = all(
-            name in expected and pages.dtype == np.int64 and pages.shape == expected[name] and pages.min() >= 0
-            for name, pages in state.items()
-        )
-        if not good:
-            raise SessionError(f"the saved state is not of cache policy {self.name}")
-        self.reset()
-        self._needs = {int(name.partition(".")[2]): np.array(pages) for name, pages in state.items()}
+        expected = {f"needs.{b}": block.n_kv_heads for b, block in self.spec.attention.items() if self._measures}
+        needs = {name: numbers for name, numbers in state.items() if name in expected}
+        super().restore({name: array for name, array in state.items() if name not in needs}, cache)
+        for name, numbers in needs.items():
+            good = numbers.dtype == np.int64 and numbers.shape == (expected[name],)
+            if not good or not ((numbers >= 0) & (numbers < len(SHARES))).all():
+                self.reset()
+                raise SessionError(f"{name}: the saved state is not of cache policy {self.name}")
+            self._needs[int(name.partition(".")[2])] = np.array(numbers)
 
     def report(self, cache: Cache) -> dict[str, Any]:
-        return {**super().report(cache), "measured": "prompt" if self._shares is None else "once"}
+        listed = [len(slots) for heads in self._chosen.values() for slots in heads]
+        chosen = {"chosen": round(sum(listed) / len(listed))} if listed else {}
+        return {**super().report(cache), **chosen, "measured": "prompt" if self._measures else "once"}
+
+
+def most_budget(slots: int, most: int) -> int:
+    """The number of the largest budget that keeps `most` of so many slots or fewer; 0 if none does."""
+    return max(int(np.searchsorted(SHARES * slots, most, "right")) - 1, 0)

@@ -18,7 +18,7 @@ slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minute
 VIEWING = [
     "quest:budget=128,recent=64,dense=1",
     "lserve:budget=128,recent=64,sinks=4",
-    "tca:budget=160,recent=64,mass=0.8",
+    "tca:budget=0.4,recent=64,every=32,mass=0.8",
     "anchor:theta=1,recent=64,sinks=4",
     "actqkv:budget=256,recent=64,every=32,window=4",
     "sentencekv:budget=256,recent=64,every=32,window=4",

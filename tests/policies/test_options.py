@@ -80,6 +80,14 @@ OPTIONS = {
         ("recent", 256, 64, 65536),
         ("group", 0, 0, 4096),
     ],
+    "tca": [
+        ("budget", 0.5, None, None),
+        ("mass", 0.95, 0, 1),
+        ("every", 64, 2, 65536),
+        SINKS,
+        RECENT,
+        ("measured", "", None, None),
+    ],
     "latent": [("path", "", None, None), ("n", 4, 1, None), ("after", 0, 0, None)],
 }
 

@@ -18,7 +18,7 @@ from edgedec.cli._app import app
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.policies import actqkv
-from edgedec.policies._head_calibration import needed, pages_for, read_shares
+from edgedec.policies._head_budgets import budgets_for, read_budgets
 from edgedec.policies._page_choice import worth_of
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
@@ -30,7 +30,7 @@ WORDS = [
     "quest:budget=128,recent=64,dense=1",
     "quest:budget=0.3,recent=64,sinks=0",
     "lserve:budget=128,recent=64,sinks=4",
-    "tca:budget=160,recent=64,mass=0.8",
+    "tca:budget=0.4,recent=64,every=32,mass=0.8",
     "anchor:theta=1,recent=64,sinks=4",
     "actqkv:budget=256,recent=64,every=32,window=4",
     "sentencekv:budget=256,recent=64,every=32,window=4",
@@ -153,7 +153,7 @@ def test_quantized_caches(nano: Path, ids: list[int], kv: str) -> None:
         ("quest:recent=3", "recent=3: must be from 64"),
         ("quest:dense=99", "dense=99"),
         ("lserve:stream=2", "stream=2: must be from 0 to 1"),
-        ("tca:window=0", "window=0"),
+        ("tca:every=200", "every=200: must be above window=1, at most recent=128"),
         ("anchor:group=-1", "group=-1"),
         ("actqkv:every=200", "every=200: must be above window=8, at most recent=128"),
         ("actqkv:window=0", "window=0"),
@@ -168,7 +168,7 @@ def test_options_that_cannot_be(model: edgedec.Model, words: str, said: str) -> 
 def test_states_of_other_policies_are_refused(model: edgedec.Model, words: str) -> None:
     policy, cache = model.policy(words), model.runtime.new_cache(8)
     assert policy is not None
-    for state in ({"needs.0": np.zeros(99, np.int64)}, {"streaming.0": np.zeros(1)}, {"other": np.zeros(1, bool)}):
+    for state in ({"needs.0": np.full(99, 1 << 40)}, {"streaming.0": np.zeros(1)}, {"other": np.zeros(1, bool)}):
         with pytest.raises(SessionError, match="not of cache policy"):
             policy.restore(state, cache)
 
@@ -191,7 +191,7 @@ def test_budgets_of_heads_kept_in_the_bundle(nano: Path, tmp_path: Path, ids: li
     """`edgedec calibrate` measures them once; they are used wherever the bundle is, and damage is named."""
     folder, text = tmp_path / "b", tmp_path / "t.txt"
     shutil.copytree(nano, folder)
-    with pytest.raises(UsageError, match=r"the bundle has no head_shares.bin: make it with edgedec calibrate"):
+    with pytest.raises(UsageError, match=r"the bundle has no head_budgets.bin: make it with edgedec calibrate"):
         edgedec.open(folder, engine="native").session(cache="tca:measured=once")
     opened = edgedec.open(folder, engine="native", threads=1)
     text.write_text(opened.tokenizer.decode(ids) * 3)
@@ -205,16 +205,15 @@ def test_budgets_of_heads_kept_in_the_bundle(nano: Path, tmp_path: Path, ids: li
     _, session = generate(model, ids, "tca:recent=64,mass=0.9", 5)
     assert session.cache_report()["measured"] == "once"
     assert generate(model, ids, "tca:recent=64,mass=0.9,measured=prompt", 5)[1].cache_report()["measured"] == "prompt"
-    view = session._context.policy._made[1][0]  # type: ignore[union-attr]
-    table = read_shares(str(folder), model.spec)
+    table = read_budgets(str(folder), model.spec)
     assert table is not None
-    shares = needed(table, model.spec, 0.9)[0]
-    assert view.pages == tuple(np.ceil(shares * (768 // PAGE)).astype(int).tolist())
+    policy: Any = session._context.policy
+    assert policy._needs[0].tolist() == budgets_for(table, model.spec, 0.9)[0].tolist()
     plain, drafted = (generate(model, ids, "tca:recent=64,mass=0.9", 90, spec) for spec in ("off", DRAFTS))
     assert drafted[1].stats.accepted > 3
     assert drafted[0] == plain[0]
-    (folder / "head_shares.bin").write_bytes(b"\0" * 8)
-    with pytest.raises(BundleCorrupt, match=r"head_shares.bin"):
+    (folder / "head_budgets.bin").write_bytes(b"\0" * 8)
+    with pytest.raises(BundleCorrupt, match=r"head_budgets.bin"):
         edgedec.open(folder, engine="native").session(cache="tca")
 
 
@@ -232,10 +231,3 @@ def test_probes_and_pages_of_actqkv() -> None:
     assert worth.tolist() == [[0.5, 0.5]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.5, 0.5, 0.0]], np.float32), 3)] == [[0, 1]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.1, 0.4, 0.5]], np.float32), 2)] == [[1, 2]]
-
-
-def test_pages_that_hold_the_mass() -> None:
-    paid = np.repeat(np.array([[6, 1, 3], [1, 1, 1]], np.float32), PAGE, axis=1)
-    assert pages_for(paid, 0.9).tolist() == [2, 3]
-    assert pages_for(paid, 0.5).tolist() == [1, 2]
-    assert pages_for(paid[:, : PAGE + 1], 1).tolist() == [2, 2]
