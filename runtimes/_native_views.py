@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import structs
-from edgedec.runtime import View
+from edgedec.runtime import PAGE, View
 from edgedec.runtimes._native_cache import NativeCache, address
 from edgedec.spec import ModelSpec
 
@@ -31,6 +31,7 @@ class _PackedView:
             *(address(part) if len(part) else None for part in self._keep),
         )
         self.address = ctypes.addressof(self._struct)
+        self.reach = _reach(view, kv_heads)
 
 
 def _lists(view: View, name: str, kv_heads: int) -> list[NDArray[np.int32]]:
@@ -42,6 +43,16 @@ def _lists(view: View, name: str, kv_heads: int) -> list[NDArray[np.int32]]:
     return [np.cumsum([len(one) for one in lists]).astype(np.int32), joined]
 
 
+def _reach(view: View, kv_heads: int) -> int:
+    """The least number of slots that a block must hold for the view's lists."""
+    ends = [0]
+    for head in range(kv_heads):
+        chosen, slots = view.listed("chosen", head), view.listed("slots", head)
+        ends += [(int(chosen[-1]) + 1) * PAGE] if len(chosen) else []
+        ends += [int(slots[-1]) + (1 if view.runs is None else int(view.stands_for(head)[-1]))] if len(slots) else []
+    return max(ends)
+
+
 def _runs(view: View, kv_heads: int) -> NDArray[np.int32]:
     """How many slots each of the listed ones stands for, head after head; empty if each is itself."""
     if view.runs is None:
@@ -51,7 +62,7 @@ def _runs(view: View, kv_heads: int) -> NDArray[np.int32]:
 
 
 class NativeViews:
-    """Packs the views of calls, those without lists once."""
+    """Packs the views of calls, each once."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
@@ -81,7 +92,7 @@ class NativeViews:
         if known is None:
             known = self._packed[view] = {}
         found = known.get(kv_heads)
-        if found is None or view.has_lists:
+        if found is None or found.reach > cache.slots(block):
             view.check(block, kv_heads, cache.slots(block))
             found = known[kv_heads] = _PackedView(view, kv_heads)
         return found

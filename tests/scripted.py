@@ -47,7 +47,7 @@ class RecordingCache(HostCache):
 class Scripted:
     """paid: by block [kv_heads, rows, slots], by positions; queries: by block [positions, n_heads, dim]; keys: by block
     [kv_heads, positions, dim]. Values hold their position. The state of a row after block b is [position, b]: rows that
-    enter a block must come from the one before it. `apart`: heads hold slots of their own. `calls`: all calls so far."""
+    enter a block must come from the one before it. `apart`: heads hold slots of their own. `calls`: all so far."""
 
     name = "scripted"
 

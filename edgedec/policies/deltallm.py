@@ -1,11 +1,14 @@
-"""Scores one key for a run of similar ones while a prompt is read (DeltaLLM).
+"""Scores one key for a run of similar ones, in prompts and in steps (DeltaLLM).
 
-Qi et al. 2025. Neighbouring keys are alike, so that of the difference to the key before only the large ones are kept; a
-difference that is set to zero leaves the score as it was. Here that is decided key by key: a key near the first of its
-run (up to `span` of a page) has the score of that, and their values are added up once for all rows of a chunk. So a
-chunk of a prompt scores and weighs the share `budget` of the keys outside the latest `recent` tokens, instead of
-multiplying sparse differences, which a CPU's vectors would not be quicker with. How near is near is found by bisection,
-for each page and kv head, so that this share is kept. Steps read everything: to add values up they would read them all.
+Qi et al. 2025; read was the abstract. Neighbouring keys are alike, so that of the difference to the key before only the
+large ones are kept, outside the latest tokens; a difference that is set to zero leaves the score as it was. Here that
+is decided key by key: a key near the first of its run (up to `span` of a page) has the score of that one. The share
+`budget` of the older keys is scored: of the paper's 57 % that need not be, both phases have their part. Instead of
+multiplying sparse differences, which a CPU's vectors would not be quicker with, the first keys of runs and the sums of
+their values lie side by side: the engine adds them up once, and keeps them until the text is cut.
+
+Not found: the thresholds and the window. How near is near is found by bisection, for each page and kv head, so that the
+share is kept; the window is `recent`, and the first `sinks` tokens are scored one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
 from edgedec.plugins import Opt
-from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies import ANY_ROOM, PolicyFacts, PolicyHost
 from edgedec.policies._budget import CacheBudget
 from edgedec.policies._options import Recent, Sinks
 from edgedec.policies._views import Always, ViewedReading, Views
@@ -57,24 +60,25 @@ class DeltaLLM(ViewedReading):
         self._runs: dict[int, list[tuple[Ints, Ints]]] = {}
 
     def reading(self, cache: Cache) -> Views:
-        if self.budget.value == 1:
-            return {}
         self._read(cache)
-        return {b: self._view(heads) for b, heads in self._runs.items()}
+        return {b: self._view(heads, group=0) for b, heads in self._runs.items()}
 
     def views(self, cache: Cache) -> Views:
-        return {}
+        self._read(cache)
+        if self._made[0] != self._pages:
+            self._made = self._pages, {b: self._view(heads, group=1) for b, heads in self._runs.items()}
+        return self._made[1]
 
     def room(self, length: int) -> int:
-        return 1 << 30
+        return self.always.recent if self.budget.value < 1 else ANY_ROOM
 
-    def _view(self, heads: list[tuple[Ints, Ints]]) -> View:
+    def _view(self, heads: list[tuple[Ints, Ints]], group: int) -> View:
         slots, runs = ([head[i] for head in heads] for i in range(2))
-        return View(*self.always, slots=slots, runs=runs, group=0)
+        return View(*self.always, slots=slots, runs=runs, group=group)
 
     def _read(self, cache: Cache) -> None:
         """Find the runs of the pages that are full now."""
-        done, pages = self._pages, cache.length // PAGE
+        done, pages = self._pages, cache.length // PAGE if self.budget.value < 1 else 0
         for b, block in self.spec.attention.items() if pages > done else ():
             keys = cache.keys(b, done * PAGE)[:, : (pages - done) * PAGE]
             firsts = run_starts(keys, self._span, self.budget.value)
@@ -85,11 +89,11 @@ class DeltaLLM(ViewedReading):
     # ---- the life of a text --------------------------------------------------------------------
 
     def reset(self) -> None:
-        self._runs, self._pages = {}, 0
+        self._runs, self._pages, self._made = {}, 0, (None, {})
 
     def trim(self, cache: Cache) -> None:
         self._pages = min(self._pages, cache.length // PAGE)
-        end = self._pages * PAGE
+        end, self._made = self._pages * PAGE, (None, {})
         self._runs = {b: [(s[s < end], r[s < end]) for s, r in heads] for b, heads in self._runs.items()}
 
     def fork(self) -> Self:
@@ -105,7 +109,10 @@ class DeltaLLM(ViewedReading):
     def report(self, cache: Cache) -> dict[str, Any]:
         scored = sum(len(slots) for heads in self._runs.values() for slots, _ in heads)
         whole = sum(len(heads) for heads in self._runs.values()) * self._pages * PAGE
-        return {**super().report(cache), "scored": round(scored / whole, 4) if whole else 1.0}
+        share = round(scored / whole, 4) if whole else 1.0
+        always = min(sum(self.always), cache.length)
+        seen = always + round(share * (cache.length - always))
+        return {**super().report(cache), "looked_at": seen, "scored": share}
 
 
 def _joined(old: tuple[Ints, Ints], starts: Mask, offset: int) -> tuple[Ints, Ints]:

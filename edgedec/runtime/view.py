@@ -68,7 +68,10 @@ class View:
     def listed(self, name: str, head: int) -> Ints:
         """`chosen` or `slots` of a kv head, ascending, each once."""
         lists: Sequence[Ints] | None = getattr(self, name)
-        return np.zeros(0, np.int64) if lists is None else np.unique(np.asarray(lists[head], np.int64))
+        if lists is None:
+            return np.zeros(0, np.int64)
+        found = np.asarray(lists[head], np.int64)
+        return found if (found[1:] > found[:-1]).all() else np.unique(found)
 
     def stands_for(self, head: int) -> Ints:
         """The number of slots that each listed slot of a kv head represents."""
@@ -79,11 +82,6 @@ class View:
         """The groups of so many computed rows."""
         step = self.group or max(1, rows)
         yield from (slice(at, min(at + step, rows)) for at in range(0, rows, step))
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether pages or slots are given by their numbers."""
-        return self.chosen is not None or self.slots is not None
 
     @property
     def retrieves(self) -> bool:

@@ -113,8 +113,18 @@ void AttentionState::drop_bounds(int from, int to) {
   }
 }
 
+SlotCopies& AttentionState::copies(int head) {
+  while ((int)copies_.size() < kv_heads_) copies_.emplace_back(pool_, row_bytes_);
+  return copies_[head];
+}
+
+void AttentionState::drop_copies(int from) {
+  for (SlotCopies& of_head : copies_) of_head.truncate(from);
+}
+
 // After slots were dropped: releases pages, and tables that are the identity.
 void AttentionState::shrink() {
+  drop_copies(slots_);
   drop_bounds(full_pages(), (int)bounds_.size());
   bounds_.resize(std::min<size_t>(full_pages(), bounds_.size()));
   const size_t pages = (slots_ + PAGE_SLOTS - 1) / PAGE_SLOTS;
@@ -160,7 +170,7 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   const int old = slots_, first = (int)slots[0];
   int to = first;
   const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
-  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size());
+  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size()), drop_copies(first);
   for (int from = to, next = 0; from < old; from++) {
     if (next < n && slots[next] == from) {
       next++;
@@ -198,7 +208,7 @@ bool AttentionState::drop_by_head(const int64_t* slots, int n) {
   for (int head = 0; head < kv_heads_; head++) first = std::min(first, (int)slots[head * n]);
   std::vector<int> latest(old - n, 0);  // of each slot that stays: the last one that a head has there
   const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
-  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size());
+  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size()), drop_copies(first);
   for (int head = 0; head < kv_heads_; head++)
     for (int from = 0, to = 0, next = 0; from < old; from++) {
       if (next < n && slots[head * n + next] == from) {
@@ -234,6 +244,7 @@ bool AttentionState::merge(const int64_t* into, const int64_t* slots, const floa
   }
   for (int64_t target : targets) own((int)target / PAGE_SLOTS, PAGE_SLOTS);  // or nothing changes
   for (int64_t target : targets) drop_bounds((int)target / PAGE_SLOTS, (int)target / PAGE_SLOTS + 1);
+  if (n) drop_copies((int)targets[0]);
   forget();
   std::vector<int> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -286,7 +297,9 @@ int AttentionState::offload(const int32_t* pages, int n, const char* folder) {
 size_t AttentionState::bytes() const {
   const size_t here = std::count_if(pages_.begin(), pages_.end(), [](const uint8_t* p) { return !PagePool::on_disk(p); });
   const size_t bounds = bounds_.size() - std::count(bounds_.begin(), bounds_.end(), nullptr);
-  return here * page_bytes() + bounds * bounds_bytes();
+  size_t copied = 0;
+  for (const SlotCopies& of_head : copies_) copied += of_head.bytes();
+  return here * page_bytes() + bounds * bounds_bytes() + copied;
 }
 
 void AttentionState::positions(int64_t* out) const {

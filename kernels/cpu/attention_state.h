@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention_copies.h"
 #include "cache.h"
 #include "kv.h"
 #include "pages.h"
@@ -27,6 +28,8 @@ class AttentionState : public BlockState {
   void release_bounds(uint8_t* made) const { pool_->release(made); }
   void set_bounds(int page, uint8_t* made) { bounds_[page] = made; }
   size_t head_bounds() const { return 2 * (size_t)kv_round(head_dim_, 16); }  // of a head, in numbers
+  // Copies of single slots of a kv head, kept until these slots change; forks begin without.
+  SlotCopies& copies(int head);
   bool identity() const { return tokens_.empty(); }  // slot i is of token i, at position i
   int64_t slot_position(int slot) const { return identity() ? slot : positions_[slot]; }
   int64_t slot_token(int slot) const { return identity() ? slot : tokens_[slot]; }
@@ -62,6 +65,7 @@ class AttentionState : public BlockState {
   size_t page_bytes() const;
   size_t bounds_bytes() const { return kv_heads_ * head_bounds() * sizeof(uint16_t); }
   void drop_bounds(int from, int to);  // of pages that are about to change
+  void drop_copies(int from);          // of the slots from there on
   int slots_of(int length) const;  // slots of the tokens below `length`
   void need_slots(int from, int to);
   std::vector<uint8_t*> own_targets(int first, int slots);
@@ -79,6 +83,7 @@ class AttentionState : public BlockState {
   const size_t row_bytes_;
   const std::shared_ptr<PagePool> pool_;
   std::vector<uint8_t*> pages_, bounds_;
+  std::vector<SlotCopies> copies_;  // of each head; empty: none yet
   std::vector<int64_t> tokens_, positions_;  // of each slot; empty: identity
 };
 

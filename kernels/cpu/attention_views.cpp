@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "attention_copies.h"
 #include "attention_state.h"
 #include "engine.h"
 #include "kv.h"
@@ -175,14 +176,12 @@ void ViewedAttention::make_table(Sight& s) {
 
 void ViewedAttention::list_slots(Sight& s) {
   const ed_view& v = view(s);
-  s.slots.clear(), s.near.clear(), s.runs.clear(), s.bias.clear();
+  s.slots.clear(), s.near.clear(), s.runs.clear(), s.bias.clear(), s.kept = nullptr;
   for (const int32_t& slot : Listed(v.slot_ends, v.slots, s.head))
     if (!s.seen[slot / PAGE_SLOTS]) {
       s.slots.push_back(slot);
       if (v.runs) s.runs.push_back(v.runs[&slot - v.slots]);
     }
-  for (int32_t run : s.runs) s.bias.push_back(std::log((float)run));
-  if (v.runs) s.bias.resize((s.bias.size() + CHUNK - 1) / CHUNK * CHUNK, 0.0f);
   if (v.striped) s.near.assign(s.left.size() * PAGE_SLOTS, 0);
 }
 
@@ -221,10 +220,10 @@ Attention ViewedAttention::copies_of(const Piece& p) const {
   const Sight& s = sights_[p.sight];
   Attention a = pages_of(p);
   a.begin = a.end = a.path = none_.data(), a.first = 0;
-  a.pages = s.copies.data(), a.length = (int)s.slots.size();
+  a.pages = s.kept ? s.kept->pages() : s.copies.data(), a.length = (int)s.slots.size();
   a.head_stride = 0, a.values = PAGE_SLOTS * a.row_bytes;
   if (a.slot_positions) a.slot_positions = s.copied_positions.data();
-  if (!s.bias.empty()) a.bias = s.bias.data();
+  if (!s.runs.empty()) a.bias = s.kept ? s.kept->bias() : s.bias.data();
   return a;
 }
 
@@ -343,27 +342,79 @@ void ViewedAttention::mark_stripes(Sight& s, int chunk, float* scores, uint8_t* 
 // ---- slots one by one ------------------------------------------------------------------------------
 
 void ViewedAttention::copy_slots() {
-  struct Copy {
-    int sight, page;
-  };
+  struct Kept : std::vector<SlotCopies*> {
+    bool made = false;
+    ~Kept() {  // without memory for all of them, none is kept
+      for (SlotCopies* copies : *this)
+        if (!made) copies->truncate(0);
+    }
+  } kept;
   std::vector<Copy> items;
-  for (int i = 0; i < n_sights_; i++)
-    for (int page = 0; page < pages_for((int)sights_[i].slots.size()); page++) items.push_back({i, page});
-  const size_t bytes = 2 * PAGE_SLOTS * (size_t)(*whole_)[0].row_bytes, n = items.size();
-  copies_.resize(std::max(copies_.size(), n * bytes));
-  for (int i = 0; i < n_sights_; i++) sights_[i].copies.clear(), sights_[i].copied_positions.clear();
-  for (size_t i = 0; i < n; i++) sights_[items[i].sight].copies.push_back(copies_.data() + i * bytes);
-  engine_.pool().parallel_for((int)n, engine_.grain((int)n), [&](int begin, int end, int thread) {
+  keep_copies(items, kept);
+  own_copies(items);
+  const int n = (int)items.size();
+  engine_.pool().parallel_for(n, engine_.grain(n), [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
-      const Sight& s = sights_[items[i].sight];
-      uint8_t* to = s.copies[items[i].page];
-      const int from = items[i].page * PAGE_SLOTS, stop = std::min((int)s.slots.size(), from + PAGE_SLOTS);
-      for (int j = from; j < stop; j++, to += whole(s).row_bytes) copy_slot(s, j, to, (float*)engine_.scratch(thread));
+      const Copy& c = items[i];
+      const Sight& s = sights_[c.sight];
+      for (int j = c.i; j < c.stop; j++)
+        copy_slot(s, j, c.to + (j - c.i) * whole(s).row_bytes, (float*)engine_.scratch(thread));
     }
   });
-  for (int i = 0; i < n_sights_; i++)
+  kept.made = true;
+  for (int i = 0; i < n_sights_; i++) {
+    sights_[i].copied_positions.clear();
     if (const int64_t* positions = whole(sights_[i]).slot_positions)
       for (int32_t slot : sights_[i].slots) sights_[i].copied_positions.push_back(positions[slot]);
+  }
+}
+
+// Of each sequence and head the longest list that does not depend on the rows becomes what its state keeps; rows that see
+// the first ones of these use them too.
+void ViewedAttention::keep_copies(std::vector<Copy>& items, std::vector<SlotCopies*>& set) {
+  auto state = [&](const Sight& s) { return static_cast<AttentionState*>(call_->sequences[s.sequence].state); };
+  std::vector<int> lists;
+  for (int i = 0; i < n_sights_; i++)
+    if (!sights_[i].slots.empty() && !view(sights_[i]).striped) lists.push_back(i);
+  std::stable_sort(lists.begin(), lists.end(), [&](int x, int y) { return sights_[x].slots.size() > sights_[y].slots.size(); });
+  set.reserve(lists.size());
+  for (int i : lists) {
+    Sight& s = sights_[i];
+    SlotCopies& kept = state(s)->copies(s.head);
+    if (std::find(set.begin(), set.end(), &kept) != set.end()) {
+      if (kept.begins(s.slots, s.runs)) s.kept = &kept;
+      continue;
+    }
+    set.push_back(&kept);
+    const int known = kept.set(s.slots, s.runs), n = (int)s.slots.size();
+    for (int at = known, stop; at < n; at = stop) {
+      stop = std::min(n, (at / PAGE_SLOTS + 1) * PAGE_SLOTS);
+      items.push_back({i, at, stop, kept.key(at)});
+    }
+    s.kept = &kept;
+  }
+}
+
+// Copies for this call alone.
+void ViewedAttention::own_copies(std::vector<Copy>& items) {
+  const size_t bytes = 2 * PAGE_SLOTS * (size_t)(*whole_)[0].row_bytes;
+  size_t pages = 0;
+  for (int i = 0; i < n_sights_; i++)
+    if (!sights_[i].kept) pages += pages_for((int)sights_[i].slots.size());
+  copies_.resize(std::max(copies_.size(), pages * bytes));
+  uint8_t* next = copies_.data();
+  for (int i = 0; i < n_sights_; i++) {
+    Sight& s = sights_[i];
+    s.copies.clear();
+    const int n = s.kept ? 0 : (int)s.slots.size();
+    for (int at = 0; at < n; at += PAGE_SLOTS, next += bytes) {
+      s.copies.push_back(next);
+      items.push_back({i, at, std::min(n, at + PAGE_SLOTS), next});
+    }
+    if (s.kept || s.runs.empty()) continue;
+    for (int32_t run : s.runs) s.bias.push_back(std::log((float)run));
+    s.bias.resize((s.bias.size() + CHUNK - 1) / CHUNK * CHUNK, 0.0f);
+  }
 }
 
 // Slot i of those that are seen one by one: its key, and its value or the mean of those that it stands for.

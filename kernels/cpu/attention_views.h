@@ -2,9 +2,9 @@
 //
 // The visible whole pages form a page table of their own, whose last, partial page is the block's own:
 // pending rows stay in place. The usual kernels run on ranks among the visible slots. Single slots are first
-// copied to contiguous memory; one that stands for a run of slots has their mean value, and the logarithm of
-// their number added to its score: the weight of all of them. Partial sums of the pages, then of these
-// copies, are merged in order: a row's result depends on the slots it sees, not on other rows of its call.
+// copied to contiguous memory (attention_copies.h); one that stands for a run of slots has their mean value, and
+// the logarithm of their number added to its score: the weight of all of them. Partial sums of the pages, then of
+// these copies, are merged in order: a row's result depends on the slots it sees, not on other rows of its call.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,6 +16,7 @@ namespace edgedec {
 
 class AttentionState;
 class Engine;
+class SlotCopies;
 
 class ViewedAttention {
  public:
@@ -35,6 +36,7 @@ class ViewedAttention {
     std::vector<int64_t> positions;  // of these, and of the pending rows; where positions are wanted
     std::vector<int32_t> left;       // full pages that are not seen
     std::vector<int32_t> slots;      // of the others: those that are seen one by one, ascending
+    const SlotCopies* kept;          // copies of them that the block's state keeps; null: they are in `copies`
     std::vector<uint8_t*> copies;    // pages of copies of them
     std::vector<int64_t> copied_positions;
     std::vector<int32_t> runs;       // of each of `slots`: how many it stands for; empty: itself
@@ -72,7 +74,14 @@ class ViewedAttention {
   void find_stripes();
   void prepare_stripes(Sight& s);
   void mark_stripes(Sight& s, int chunk, float* scores, uint8_t* scratch);
+  // Slots i .. stop - 1 of a sight's, to be copied to where the first key is.
+  struct Copy {
+    int sight, i, stop;
+    uint8_t* to;
+  };
   void copy_slots();
+  void keep_copies(std::vector<Copy>& items, std::vector<SlotCopies*>& set);
+  void own_copies(std::vector<Copy>& items);
   void copy_slot(const Sight& s, int i, uint8_t* to, float* scratch) const;
   void finish();
   void add_attention_sums(int sequence, int head, int thread);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ VIEWING = [
     "quest:budget=200,recent=64,dense=1",
     "lserve:budget=200,recent=64,sinks=4",
     "tca:budget=0.6,recent=64,every=32,mass=0.8",
+    "deltallm:budget=0.4,recent=64,sinks=4",
     "anchor:theta=1,recent=64,sinks=4",
     "actqkv:budget=300,recent=64,every=32,window=4",
     "sentencekv:budget=300,recent=64,every=32,window=4,longest=9,disk=off",

@@ -17,11 +17,11 @@ SPEC = spec_of()
 def test_heavy_hitters_by_hand() -> None:
     """16 slots, 12 stay: 4 first, 6 latest, and 2 of slots 4 to 9 by the sums over both heads and all rows.
 
-        slot       4     5     8     9
-        all rows   1     3     2.5   2.4      5 and 8
-        mean a row .08   .27   .31   .34      9 and 8
-        last row   1     0     0     2.4      9 and 4
-        head 0     1     3     1     2.4      5 and 9
+    slot       4     5     8     9
+    all rows   1     3     2.5   2.4      5 and 8
+    mean a row .08   .27   .31   .34      9 and 8
+    last row   1     0     0     2.4      9 and 4
+    head 0     1     3     1     2.4      5 and 9
     """
     entries = {(0, 15, 4): 1, (0, 6, 5): 3, (0, 12, 8): 1, (1, 13, 8): 1.5, (0, 15, 9): 2.4}
     other = {(0, 10, 6): 1, (1, 11, 7): 1}

@@ -1,4 +1,4 @@
-"""Cache augmentation (Liu et al. 2024): entries of no token, computed by trained rows, at the end of a prompt or later."""
+"""Cache augmentation (Liu et al. 2024): entries of no token, by trained rows, at the end of a prompt or later."""
 
 from __future__ import annotations
 

@@ -88,6 +88,12 @@ OPTIONS = {
         RECENT,
         ("measured", "", None, None),
     ],
+    "deltallm": [
+        ("budget", 0.4, "over 0", 1),
+        ("sinks", 64, 0, 65536),
+        ("recent", 256, 64, 65536),
+        ("span", 16, 2, 64),
+    ],
     "latent": [("path", "", None, None), ("n", 4, 1, None), ("after", 0, 0, None)],
 }
 
@@ -111,7 +117,9 @@ def test_every_policy_is_listed() -> None:
     assert set(OPTIONS) == set(FAMILY.names())
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if OPTIONS[name][0][2] is None and "budget" in OPTIONS[name][0]])
+@pytest.mark.parametrize(
+    "name", [name for name in OPTIONS if OPTIONS[name][0][2] is None and "budget" in OPTIONS[name][0]]
+)
 def test_budgets(name: str) -> None:
     """A share above 0 and up to 1, or a number from 8 on."""
     host = PolicyHost(SPEC, CAN, images=True)
@@ -127,7 +135,11 @@ def test_budgets_in_slots() -> None:
     assert [CacheBudget(12.7).of(n) for n in (10, 1000)] == [12, 12]
     assert CacheBudget(1).of(100) == 100
     assert CacheBudget(3).of(100) == 8
-    assert (str(CacheBudget(1)), str(CacheBudget(0.25)), str(CacheBudget(9))) == ("100% of the tokens", "25% of the tokens", "9 tokens")
+    assert (str(CacheBudget(1)), str(CacheBudget(0.25)), str(CacheBudget(9))) == (
+        "100% of the tokens",
+        "25% of the tokens",
+        "9 tokens",
+    )
 
 
 @pytest.mark.parametrize("name", ["h2o", "snapkv", "pyramidkv", "prefixkv", "d2o", "fastkv", "lazyllm", "vision"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_as_in_plain_loops(seed: int, n: int, budget: int) -> None:
             cuts.append(begun)
     if (ids[n - 1] == 2) or n - begun >= 15:
         cuts.append(n)  # the token that waits is known
-    spans = [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < n - 64 + 32]
+    spans = [(a, b) for a, b in itertools.pairwise(cuts) if a < n - 64 + 32]
     most = max(1, -(-budget // 64) - 3) * 64
     views = runtime.calls[-1].views
     assert views is not None
@@ -133,7 +134,7 @@ def ends(text: str, longest: int = 99) -> list[str]:
     found = SentenceEnds(lambda ids: "".join(map(chr, ids)), longest)
     found.read([ord(c) for c in text])
     cut = [0, *found.up_to(len(text))]
-    return [text[a:b] for a, b in zip(cut, cut[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(cut)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""TCA-Attention (You et al. 2025): blocks ranked by the Simpson index of the last query's scores fill a head's budget."""
+"""TCA-Attention (You et al. 2025): blocks ranked by the Simpson index of the last query's scores fill a budget."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ def test_needed_budgets_as_in_plain_loops(seed: int, blocks: int, mass: float) -
     found = needed_budgets(shares, attention, mass)
     for head in range(2):
         held = [
-            attention[head].reshape(-1)[core_slots(shares, np.full(2, budget))[head]].sum(dtype=float) for budget in range(19)
+            attention[head].reshape(-1)[core_slots(shares, np.full(2, budget))[head]].sum(dtype=float)
+            for budget in range(19)
         ]
         assert held == sorted(held)
         enough = [budget for budget in range(19) if held[budget] >= mass * attention[head].sum(dtype=float) - 1e-9]
@@ -200,8 +201,8 @@ def measured(queries: np.ndarray, keys: np.ndarray, length: int, mass: float) ->
 
 
 def test_prompts_and_steps() -> None:
-    """Chosen after 512 and 1024 tokens and at the end of a prompt, each by the last query; in steps at every 32nd token,
-    with the budgets that the end of the prompt showed."""
+    """Chosen after 512 and 1024 tokens and at the end of a prompt, each by the last query; in steps at every 32nd
+    token, with the budgets that the end of the prompt showed."""
     text, queries, keys = text_of(1)
     text.read(1100, 100)
     calls = text.runtime.calls  # type: ignore[attr-defined]
@@ -298,9 +299,7 @@ def test_tables_of_queries() -> None:
     table = budgets_of({b: rows[511] for b, rows in queries.items()}, whole, spec)
     assert table.shape == (7, 4)
     for i, mass in enumerate(MASSES):
-        assert table[i].tolist() == [
-            float(x) for b in (0, 2) for x in measured(queries[b], keys[b], 512, mass)
-        ]
+        assert table[i].tolist() == [float(x) for b in (0, 2) for x in measured(queries[b], keys[b], 512, mass)]
 
 
 def test_largest_budgets() -> None:

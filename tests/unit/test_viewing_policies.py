@@ -22,7 +22,7 @@ from edgedec.policies._head_budgets import budgets_for, read_budgets
 from edgedec.policies._page_choice import worth_of
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
-from edgedec.runtime import PAGE, Call, CallResult
+from edgedec.runtime import Call, CallResult
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
