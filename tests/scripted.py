@@ -74,6 +74,8 @@ class Scripted:
         blocks = list(range(self.spec.n_blocks)) if call.blocks is None else list(call.blocks)
         rows, cache, result = call.rows, call.cache, CallResult()
         assert isinstance(cache, HostCache)
+        assert rows.parents.tolist() == list(range(-1, len(rows) - 1))
+        assert len(rows.positions) == len(rows)
         at = rows.positions[rows.first :]
         if blocks[0] > 0:
             assert call.hidden is not None
