@@ -118,3 +118,4 @@ def test_peak() -> None:
     policy = policy_of("pyramidkv:budget=64,slope=1.5,every=32", SPEC)
     assert policy.peak(TextSize(0, 0, 901, 1000, 128)) == 900
     assert policy.peak(TextSize(96, 900, 901, 5000, 128)) == 96 + 32
+    assert policy.peak(TextSize(10, 900, 901, 5000, 128)) == 96 + 32

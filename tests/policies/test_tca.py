@@ -89,6 +89,8 @@ def test_shares_are_of_each_block_by_hand() -> None:
     np.testing.assert_allclose(shares[0, 0, 0], (1 / 127 + 1 / 64) / 2, rtol=1e-5)
     np.testing.assert_allclose(shares[0, 1], 1 / 64, rtol=1e-5)
     np.testing.assert_allclose(block_shares(query, keys, 0.5)[0, 0, 1], (8 / 71 + 1 / 64) / 2, rtol=1e-5)
+    far = block_shares(query * 1e3, keys, 1.0)
+    assert far[0, 0, 1] > 0.5, "no exponential is too large"
     whole = attention_of(query, keys, 1.0)
     np.testing.assert_allclose(whole.sum(), 1, rtol=1e-5)
     np.testing.assert_allclose(whole[0, 0, 0], (1 / (63 + 64 + 64 * np.exp(9)) + 1 / 128) / 2, rtol=1e-5)
@@ -287,6 +289,9 @@ def test_tables(tmp_path: Path) -> None:
     assert {b: numbers.tolist() for b, numbers in needs.items()} == {0: [3, 4], 2: [18, 3]}
     assert budgets_for(rising.astype(np.float32), spec, 0.6)[0].tolist() == [1, 1]
     assert budgets_for(rising.astype(np.float32), spec, 0.1)[0].tolist() == [0, 1]
+    near = np.full((7, 4), 3.0005, np.float32)
+    assert budgets_for(near, spec, 0.9)[0].tolist() == [3, 3], "but for rounding"
+    assert budgets_for(near + np.float32(0.001), spec, 0.9)[0].tolist() == [4, 4]
     np.testing.assert_allclose(
         shares_kept(np.array([[0, 18, 0.5]])), [[SHARES[0], SHARES[18], (SHARES[0] + SHARES[1]) / 2]], rtol=1e-6
     )
