@@ -5,6 +5,9 @@
 
 Decisions come after every so many tokens of the text (`every`, 0: only after a prompt), and no draft reaches beyond
 one: so a row's visible slots do not depend on drafting.
+
+The first four slots stay in any case, which is ours: H2O, SnapKV, PyramidKV and PrefixKV do not say so, but attention
+rests on them (StreamingLLM).
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ from their plain mean: what stands out says what is looked for. A page is worth 
 takes as many pages as its attention to pages is spread over (the exponential of the entropy), at most the budget: few
 where it is sharp. Pages are chosen after a prompt and after every `every` tokens, and are the same for all rows until
 then; the first and the latest tokens are read in any case. The mean key of a page is made once.
+
+From the abstract: a probe query of each window by the bias of its activations, and a cut-off by the density of
+information of each layer. Ours: the bias is the distance from the mean query, the density the entropy of page weights.
 """
 
 from __future__ import annotations

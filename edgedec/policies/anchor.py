@@ -3,6 +3,9 @@
 Zhang et al. 2025. The anchor of a query is its highest score among the first tokens and the latest ones. Of the others,
 those slots are read whose score is at most `theta` below it: whole columns for a group of rows, found with their mean
 query. Steps read everything.
+
+From the abstract: anchors near the maximum from a pattern common to all inputs, stripes by the difference to them, and
+sparse loading. Ours: which rows share stripes, and the default `theta`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ on few, fewer (here by the number of slots that it effectively rests on, 1 / sum
 paid most, and the latest. Of the others, each is compared with those that stay, by the cosine of their keys: where the
 best match is as good as the running mean of matches (`ema`), it is merged into it instead of forgotten, by weights
 exp(similarity) against e for the slot that stays.
+
+From the abstract: both decisions, and a threshold of similarity that evicted tokens must reach to be merged. Ours: the
+measure of flatness, its bounds of half and twice the mean, and that nothing is merged into the first slots.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Jo et al. 2025. A prompt goes through the first `layer` layers as a whole. There
 and only the share `rate` of them goes on to the layers above. From what each block then holds, the share `budget` of
 the tokens stays cached, chosen in each block by what these last rows paid: how much is computed and how much is kept
 are two choices.
+
+From the abstract: the layer, the two independent rates. Ours: the default layer and rates, and at least eight tokens
+besides the window.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ The states of what stays behind are kept (the auxiliary cache, `_left`). While a
 rows before every `every`th token rank the tokens again; those among the best that stayed behind a stage are brought
 back: they go through its blocks from the state that was kept, each seeing what came before it, and their keys and
 values are attached to the cache. So no token goes through a block twice, and none is lost for good.
+
+From the abstract: pruning in prompts and in steps, by the importance for the next token, with tokens that come back.
+Ours: the line of shares, and that tokens come back at every `every`th token instead of in each step.
 """
 
 from __future__ import annotations

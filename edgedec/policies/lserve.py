@@ -5,6 +5,9 @@ measured on the beginning of the prompt, which is read as a whole: of all kv hea
 least elsewhere streams from then on, in the prompt and after it. The others read a prompt as a whole, and in a step the
 pages whose bounds are highest (`quest`). The paper keeps a selection for several steps; here every row selects, as
 bounds in bfloat16 cost little beside the pages that are read.
+
+From the abstract: half of the heads streaming in both phases, a constant number of pages by a query-centric similarity.
+Ours: how streaming heads are found, and one level of pages instead of a hierarchy.
 """
 
 from __future__ import annotations

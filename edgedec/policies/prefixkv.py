@@ -3,6 +3,9 @@
 Wang et al. 2024. In each block the slots are ranked by what they were paid; the first of them that carry the share `p`
 of the block's attention stay. `p` is the same in all blocks, found by binary search so that the slots add up
 to the budget: a block whose attention is spread keeps more, one that looks at few tokens keeps few.
+
+From the abstract: the global configuration of prefixes and the binary search. Ours: what a slot is paid is what the
+prompt's last rows pay (`snapkv`), where the paper's models see images.
 """
 
 from __future__ import annotations
