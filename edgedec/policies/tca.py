@@ -103,6 +103,8 @@ class Tca(Probing, ViewedReading):
         return page_ends(cache)
 
     def pick(self, cache: Cache, block: int, queries: Array, ends: Ints, pages: int) -> list[Ints]:
+        if not len(ends):
+            return [np.zeros(0, np.int64)] * self.spec.attention[block].n_kv_heads
         query, scale = queries[-1], self.spec.attention[block].scale
         keys = cache.keys(block)[:, : len(ends) * PAGE]
         shares = block_shares(query, keys, scale)

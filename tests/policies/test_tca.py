@@ -344,6 +344,17 @@ def test_states() -> None:
     assert "chosen" not in text.policy.report(text.cache)
 
 
+def test_budgets_are_found_once_there_is_a_page() -> None:
+    text, queries, keys = text_of(6)
+    text.read(40).step(1)
+    assert [len(slots) for slots in text.runtime.calls[-1].views[0].slots] == [0, 0]  # type: ignore[attr-defined]
+    assert not [name for name in text.policy.state() if name.startswith("needs")]
+    text.step(60)
+    needs = {b: measured(queries[b], keys[b], 64, 0.9) for b in (0, 2)}
+    for b, view in text.runtime.calls[-1].views.items():  # type: ignore[attr-defined]
+        assert [s.tolist() for s in view.slots] == expected(queries[b], keys[b], 96, needs[b], 256)
+
+
 def test_short_texts_and_whole_budgets_are_read_as_a_whole() -> None:
     text, _, _ = text_of(4, "tca:budget=1,recent=64,every=32")
     text.read(900).step(2)
