@@ -170,6 +170,15 @@ def test_tokens_of_several_letters() -> None:
     assert found.up_to(4).tolist() == [2]
 
 
+def test_tokenizers_that_drop_the_first_space() -> None:
+    """A token's text is that inside a text: " 3" after a stop begins a sentence, "3" goes on with it."""
+    words = {1: " a.", 2: " 3", 3: "3"}
+    for then, found in ((2, [1]), (3, [])):
+        ends = SentenceEnds(lambda ids: "".join(words[i] for i in ids).removeprefix(" "), 99)
+        ends.read([1, then, 2])
+        assert ends.up_to(9).tolist() == found
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.text('ab. "\n3', max_size=40), st.integers(0, 40), st.integers(1, 12), st.integers(0, 40))
 def test_a_text_that_grows_and_is_cut(text: str, first: int, longest: int, cut: int) -> None:
