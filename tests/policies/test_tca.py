@@ -289,6 +289,7 @@ def test_tables(tmp_path: Path) -> None:
     assert {b: numbers.tolist() for b, numbers in needs.items()} == {0: [3, 4], 2: [18, 3]}
     assert budgets_for(rising.astype(np.float32), spec, 0.6)[0].tolist() == [1, 1]
     assert budgets_for(rising.astype(np.float32), spec, 0.1)[0].tolist() == [0, 1]
+    assert budgets_for(np.full((7, 4), 18.5, np.float32), spec, 0.9)[2].tolist() == [18, 18]
     near = np.full((7, 4), 3.0005, np.float32)
     assert budgets_for(near, spec, 0.9)[0].tolist() == [3, 3], "but for rounding"
     assert budgets_for(near + np.float32(0.001), spec, 0.9)[0].tolist() == [4, 4]
