@@ -28,10 +28,15 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
 
 
 def of_any_bundle() -> list[str]:
-    """The drafters that need nothing but the bundle at hand: no file, no draft model, no draft of their own in it."""
+    """The drafters that need nothing but the bundle at hand: no file, no draft model, no draft of their own in it. Not
+    jacobi, whose drawn drafts keep the distribution but not the tokens of a seed."""
     found = []
     for name in FAMILY.names():
-        if name not in ("off", "forced") and not FAMILY.facts(name).draft and "path" not in FAMILY.options(name):
+        if (
+            name not in ("off", "forced", "jacobi")
+            and not FAMILY.facts(name).draft
+            and "path" not in FAMILY.options(name)
+        ):
             found.append(name)
     return found
 

@@ -45,7 +45,8 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
     # Sessions that share tables read the words once.
     choice = host.table(("words", words), lambda: _read(words, host)) if isinstance(words, str) else _read(words, host)
     if words == "auto" and choice.makers and (shared := _shared(host)) is not None:
-        return Forced(Deferred(lambda: _governor(_made(choice, host), host), shared.openings))
+        names = [name for name, _ in choice.makers]
+        return Forced(Deferred(lambda: _governor(_made(choice, host), host), shared.openings, names))
     drafters = _made(choice, host)
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters, choice.fixed)

@@ -10,7 +10,7 @@ so that openings, too, lose no more than `rate` of the time (`bank`)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +20,7 @@ from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
 from edgedec.speculation.bank import Bank
 from edgedec.speculation.experience import Means
-from edgedec.speculation.reasons import BANK, TEXTS
+from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
 
 # The calls until the balance is looked at again.
 _REST = 32
@@ -87,11 +87,11 @@ class _Usual:
 
 
 class Deferred(Wrapped):
-    """The drafters that `make` creates, from the call on at which the savings pay for it."""
+    """The drafters that `make` creates, from the call on at which the savings pay for it; names: theirs."""
 
-    def __init__(self, make: Callable[[], Drafter], openings: Openings) -> None:
+    def __init__(self, make: Callable[[], Drafter], openings: Openings, names: Sequence[str] = ()) -> None:
         super().__init__(Off(BANK, TEXTS[BANK]))
-        self._make, self._openings = make, openings
+        self._make, self._openings, self._names = make, openings, names
         # The calls without drafters, and the length of the text at the last look at the savings.
         self._closed = self._length = 0
         self.opened = self._proposed = False
@@ -148,7 +148,10 @@ class Deferred(Wrapped):
 
     def report(self) -> dict[str, Any]:
         found = self.drafter.report()
-        if not (self.opened and self._closed):
+        if not self.opened:
+            none = {"proposed": 0, "accepted": 0, "seconds": 0.0, "state": UNOPENED, "asked": 0, "wait": 0}
+            return found | {"drafters": dict.fromkeys(self._names, none)}
+        if not self._closed:
             return found
         calls = Counter(found["calls"]) + Counter({BANK: self._closed})
         return found | {"silent": found["silent"] + self._closed, "calls": dict(calls)}

@@ -20,7 +20,7 @@ from edgedec.kernels.cpu.loader import why_not
 from edgedec.speculation import deferred
 from edgedec.speculation.bank import AUTO, Bank
 from edgedec.speculation.deferred import Deferred, Openings
-from edgedec.speculation.reasons import BANK, TEXTS
+from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
 
 CREATE, PROPOSE, CALL = 0.5, 0.25, 1.0
 REST = 32
@@ -77,7 +77,7 @@ class World:
         self.bank.left, self.bank.lost = left, 0.0
 
     def text(self) -> Deferred:
-        return Deferred(self.make, self.openings)
+        return Deferred(self.make, self.openings, ["copy", "eagle3"])
 
     def make(self) -> Drafts:
         self.clock.now += CREATE
@@ -201,7 +201,8 @@ def test_states_and_forks_find_drafters(world: World) -> None:
 def test_its_calls_without_drafters_are_reported_as_unpaid(world: World) -> None:
     text = world.text()
     text.propose(context(5), 4, 0.0)
-    assert text.report() == {"why": BANK, "sizes": {}, "drafters": {}}
+    none = {"proposed": 0, "accepted": 0, "seconds": 0.0, "state": UNOPENED, "asked": 0, "wait": 0}
+    assert text.report() == {"why": BANK, "sizes": {}, "drafters": {"copy": none, "eagle3": none}}
     text.propose(context(25), 4, 0.0)
     world.bank.left = CALL
     text.propose(context(30), 4, 0.0)
