@@ -98,7 +98,7 @@ class Choosy(ModelDrafter):
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         while True:
             draft = yield from settled(super().propose(context, nodes, min_path_prob))
-            if not draft.tokens or draft.tokens[0] != 0 or context.rng.random() < 0.2:
+            if 0 not in draft.tokens or context.rng.random() < 0.2:
                 return draft
 
 

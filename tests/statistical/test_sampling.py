@@ -173,7 +173,7 @@ MUTANTS = [
         "context[n_prompt:][context[n_prompt:] < len(scores)], sampling",
         "prompt ignored",
     ),
-    ("presence_penalty", "output = context[n_prompt:]", "output = context", "prompt counted"),
+    ("presence_penalty", "context[max(first, n_prompt) :]", "context[first:]", "prompt counted"),
     (
         "presence_penalty",
         "presence + frequency * counts",

@@ -294,7 +294,11 @@ def test_a_copy_gets_the_head_and_the_bundle_stays(
     ("options", "code", "message"),
     [
         (("--in-place", "--out", "x"), 2, "--in-place"),
-        (("--kind", "eagle"), 1, "there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, m2r2, medusa, prompt"),
+        (
+            ("--kind", "eagle"),
+            1,
+            "there are: eagle3, exit, hiddentransfer, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa, prompt, sec",
+        ),
         (("--layer", "1"), 1, "only kinds after an early layer have one"),
         (("--kind", "exit", "--layer", "3"), 1, "must be from 1 to 2"),
         (("--heads", "0"), 2, "--heads"),
