@@ -8,8 +8,7 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.sampling import Logits, Probs, Sampling
-from edgedec.sampling.distributions import point
-from edgedec.sampling.ordered import Candidates, apply_cuts, candidates, ordered_distribution, temperature
+from edgedec.sampling.ordered import Candidates, Chance, apply_cuts, candidates, ordered_distribution, temperature
 from edgedec.sampling.steering import Shaped, State, after, shape, start
 
 _MASK = 2**64 - 1
@@ -31,20 +30,18 @@ class Shaping:
         def chance() -> float:
             return chance_at(self._context.rng, place)
 
-        if not sampling.steers:
+        if not sampling.steers or sampling.temperature == 0:
             return ordered_distribution(scores, sampling, chance)
-        if sampling.temperature == 0:
-            return point(int(np.argmax(scores)))
         found = self._candidates(scores, chance)
         shaped = shape(found, self._state_after(tuple(path)), sampling, len(scores))
         self._shaped[tuple(path)] = shaped
         return shaped.probs
 
-    def _candidates(self, scores: Logits, chance: object) -> Candidates:
+    def _candidates(self, scores: Logits, chance: Chance) -> Candidates:
         """Mirostat takes the place of the cuts."""
         if self._sampling.mirostat:
-            return temperature(candidates(scores), self._sampling, chance)  # type: ignore[arg-type]
-        return apply_cuts(candidates(scores), self._sampling, chance)  # type: ignore[arg-type]
+            return temperature(candidates(scores), self._sampling, chance)
+        return apply_cuts(candidates(scores), self._sampling, chance)
 
     def _state_after(self, path: tuple[int, ...]) -> State:
         state = self._state

@@ -74,13 +74,13 @@ def cut(ids: Ids, scores: Logits, top: float, sampling: Sampling, top_p: float |
     keep = p > 0  # probabilities that round to 0 are outside the support
     if mass < 1:
         ids, scores, p = _keep(ids, scores, p, keep)
-        keep = _top_p(p / p.sum(), scores, mass)
+        keep = nucleus(p / p.sum(), scores, mass)
     if sampling.min_p > 0:
         ids, scores, p = _keep(ids, scores, p, keep)
         keep = p >= sampling.min_p * p.max()
     if sampling.typical_p < 1:
         ids, scores, p = _keep(ids, scores, p, keep)
-        keep = _typical(p / p.sum(), sampling.typical_p)
+        keep = typical(p / p.sum(), sampling.typical_p)
     ids, scores, p = _keep(ids, scores, p, keep)
     p /= p.sum()
     return Probs(ids, p) if p.min() > 0 else Probs(ids[p > 0], p[p > 0])
@@ -175,7 +175,7 @@ def finite(top: np.float32 | float) -> float:
     return float(top)
 
 
-def _top_p(p: Floats, scores: Logits, mass: float) -> Mask:
+def nucleus(p: Floats, scores: Logits | Floats, mass: float) -> Mask:
     """Drop the unlikeliest tokens while what is dropped stays within 1 - mass. p, scores [n] -> keep [n].
 
     Tokens of at most (1 - mass) / n each cannot exceed 1 - mass together, so they need no sorting.
@@ -191,7 +191,7 @@ def _top_p(p: Floats, scores: Logits, mass: float) -> Mask:
     return keep
 
 
-def _typical(p: Floats, mass: float) -> Mask:
+def typical(p: Floats, mass: float) -> Mask:
     """Locally typical sampling (Meister et al. 2022): keep the tokens whose surprise is nearest the entropy.
 
     p [n] -> keep [n]: the fewest that reach `mass`, and their ties.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.sampling.distributions import Floats, Ids, Logits, Mask, Probs, finite, point
+from edgedec.sampling.distributions import Floats, Ids, Logits, Mask, Probs, distribution, finite, nucleus, typical
 from edgedec.sampling.settings import CUTS, Sampling
 
 # Hugging Face's top-h looks at so many of the likeliest tokens.
@@ -57,7 +57,7 @@ def candidates(scores: Logits) -> Candidates:
 def ordered_distribution(scores: Logits, sampling: Sampling, chance: Chance) -> Probs:
     """The distribution that the settings make of scores [vocab]."""
     if sampling.temperature == 0:
-        return point(int(candidates(scores).ids[np.argmax(scores[scores >= np.finfo(np.float32).min])]))
+        return distribution(scores, sampling)
     return apply_cuts(candidates(scores), sampling, chance).probs
 
 
@@ -114,14 +114,7 @@ def _top_k(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:
 
 
 def _top_p(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:
-    """The fewest likeliest tokens that reach top-p; of equal ones the lowest ids."""
-    if sampling.top_p >= 1:
-        return found
-    p = found.p
-    order = np.argsort(-found.logits, kind="stable")
-    keep = np.zeros(len(p), bool)
-    keep[order[: int(np.sum(np.cumsum(p[order]) < sampling.top_p)) + 1]] = True
-    return found.keep(keep)
+    return found.keep(nucleus(found.p, found.logits, sampling.top_p)) if sampling.top_p < 1 else found
 
 
 def _min_p(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:
@@ -130,15 +123,10 @@ def _min_p(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:
 
 
 def _typical(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:
-    """The tokens whose surprise is nearest the entropy, the fewest that reach the mass, and their ties."""
     if sampling.typical_p >= 1:
         return found
     found = found.keep(found.p > 0)
-    p = found.p
-    far = np.abs(-np.log(p) - entropy(p))
-    order = np.argsort(far)
-    last = min(int(np.sum(np.cumsum(p[order]) < sampling.typical_p)), len(p) - 1)
-    return found.keep(far <= far[order[last]])
+    return found.keep(typical(found.p, sampling.typical_p))
 
 
 def _epsilon(found: Candidates, sampling: Sampling, chance: Chance) -> Candidates:

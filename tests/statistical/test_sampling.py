@@ -132,7 +132,7 @@ def test_draws_keep_the_promise(name: str) -> None:
 
 KEEP = "        ids, scores, p = _keep(ids, scores, p, keep)\n"
 CUTS = (
-    "    if mass < 1:\n" + KEEP + "        keep = _top_p(p / p.sum(), scores, mass)\n",
+    "    if mass < 1:\n" + KEEP + "        keep = nucleus(p / p.sum(), scores, mass)\n",
     "    if sampling.min_p > 0:\n" + KEEP + "        keep = p >= sampling.min_p * p.max()\n",
 )
 MUTANTS = [
@@ -141,8 +141,8 @@ MUTANTS = [
     ("temperature", "p /= temperature", "p /= 1.0", "temperature forgotten"),
     ("plain", "u * cdf[-1]", "u * u", "a number that is not uniform"),
     ("plain", ', side="right"))', ") + 1)", "draws the next token's neighbour"),
-    ("top_k, top_p", "_top_p(p / p.sum(), scores, mass)", "_top_p(p, scores, mass)", "normalisation forgotten"),
-    ("top_p, typical_p", "_typical(p / p.sum(),", "_typical(p,", "renormalisation forgotten"),
+    ("top_k, top_p", "nucleus(p / p.sum(), scores, mass)", "nucleus(p, scores, mass)", "normalisation forgotten"),
+    ("top_p, typical_p", " typical(p / p.sum(),", " typical(p,", "renormalisation forgotten"),
     ("top_k", "kth_largest(scores, k)", "kth_largest(scores, k + 1)", "top-k keeps one too many"),
     ("top_k", "kth_largest(scores, k)", "kth_largest(scores, k - 1)", "top-k keeps one too few"),
     ("top_p", "dropped > 1 - mass)), 1)", "dropped > 1 - mass)) - 1, 1)", "top-p keeps one too few"),
