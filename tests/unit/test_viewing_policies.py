@@ -14,15 +14,16 @@ from typer.testing import CliRunner
 
 import edgedec
 from edgedec import BundleCorrupt, SessionError, UsageError
+from edgedec.bench.head_budgets import measure_budgets
 from edgedec.cli._app import app
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.policies import actqkv
-from edgedec.policies._head_budgets import budgets_for, read_budgets
+from edgedec.policies._head_budgets import budgets_for, budgets_of, read_budgets
 from edgedec.policies._page_choice import worth_of
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
-from edgedec.runtime import Call, CallResult
+from edgedec.runtime import Call, CallResult, Outputs, Rows, forward_one
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
@@ -231,3 +232,20 @@ def test_probes_and_pages_of_actqkv() -> None:
     assert worth.tolist() == [[0.5, 0.5]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.5, 0.5, 0.0]], np.float32), 3)] == [[0, 1]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.1, 0.4, 0.5]], np.float32), 2)] == [[1, 2]]
+
+
+def test_calibration_measures_the_last_queries_on_the_whole_pages_before_them(nano: Path, ids: list[int]) -> None:
+    """Two texts of 300 tokens: keys of the first 256, queries of rows 292 to 299, the mean of all tables."""
+    model, tables = edgedec.open(nano, engine="native", threads=1), list[Any]()
+    text = [*ids, *ids, *ids][:620]
+    for at in (0, 300):
+        cache, part = model.runtime.new_cache(300), text[at : at + 300]
+        for start, stop in ((0, 128), (128, 256), (256, 300)):
+            wanted = Outputs(queries=tuple(model.spec.attention) if stop == 300 else ())
+            done = forward_one(model.runtime, Call(Rows.chain(part[start:stop], start), cache, outputs=wanted))
+            cache.commit(range(stop - start))
+        keys = {b: cache.keys(b)[:, :256] for b in model.spec.attention}
+        tables += [budgets_of({b: q[row] for b, q in done.queries.items()}, keys, model.spec) for row in range(-8, 0)]
+    mean, n = measure_budgets(model, text, 300, 9)
+    assert n == 2
+    assert np.allclose(mean, np.mean(tables, axis=0), atol=1e-5)
