@@ -13,10 +13,12 @@ from jobs import cache
 
 from edgedec.decoding.allocation import Grant, Offer, Others, allocate
 from edgedec.decoding.context import Context
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.scheduler.job import Job, grant_offers
 from edgedec.decoding.scheduler.shares import RowShares, divide
 from edgedec.runtime import Capabilities
 from edgedec.speculation.costs import Costs
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
 MOST = 256
 
@@ -156,6 +158,16 @@ def test_texts_of_one_owner_take_turns_as_they_stand() -> None:
                 expected.append(text)
                 taken += n
         assert RowShares().choose(texts, rows, MOST) == expected
+
+
+def test_what_a_batch_leaves_out_comes_first_in_its_next_call() -> None:
+    """Three prompts of one owner, of which two fit into a call: each is in two of three calls."""
+    batch, texts = Batch(FakeRuntime(tiny_spec(), largest_call=MOST)), [reads("a1", 9), reads("a1", 9), reads("a1", 9)]
+    for text in texts:
+        text.is_own = False  # type: ignore[attr-defined]
+    batch._running = list(texts)  # type: ignore[arg-type]
+    ran = [[texts.index(text) for text in batch._next_jobs()] for _ in range(6)]  # type: ignore[arg-type]
+    assert ran == [[0, 1], [2, 0], [1, 2], [0, 1], [2, 0], [1, 2]]
 
 
 def test_what_fits_runs() -> None:
