@@ -92,6 +92,15 @@ def test_lists_of_pages_and_slots() -> None:
     assert [np.flatnonzero(head[: 5 * PAGE]).tolist() for head in mask] == [[3, 70], [200]]
 
 
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [([1, 2, 9], [1, 2, 9]), ([5, 2, 9], [2, 5, 9]), ([2, 9, 5], [2, 5, 9]), ([1, 2, 2], [1, 2]), ([3], [3]), ([], [])],
+)
+def test_lists_are_ascending_and_each_number_is_there_once(given: list[int], listed: list[int]) -> None:
+    assert View(slots=(given, [4])).listed("slots", 0).tolist() == listed
+    assert View(slots=(given, [4])).listed("slots", 1).tolist() == [4]
+
+
 def test_stripes_are_near_the_anchor() -> None:
     found = runtime()
     cache = text(found)
