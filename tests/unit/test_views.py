@@ -94,7 +94,15 @@ def test_lists_of_pages_and_slots() -> None:
 
 @pytest.mark.parametrize(
     ("given", "listed"),
-    [([1, 2, 9], [1, 2, 9]), ([5, 2, 9], [2, 5, 9]), ([2, 9, 5], [2, 5, 9]), ([1, 2, 2], [1, 2]), ([3], [3]), ([], [])],
+    [
+        ([1, 2, 9], [1, 2, 9]),
+        ([5, 2, 9], [2, 5, 9]),
+        ([2, 9, 5], [2, 5, 9]),
+        ([9, 5, 2], [2, 5, 9]),
+        ([1, 2, 2], [1, 2]),
+        ([3], [3]),
+        ([], []),
+    ],
 )
 def test_lists_are_ascending_and_each_number_is_there_once(given: list[int], listed: list[int]) -> None:
     assert View(slots=(given, [4])).listed("slots", 0).tolist() == listed
