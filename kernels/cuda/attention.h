@@ -7,7 +7,6 @@
 #include "kv.h"
 #include "prepare.h"
 
-constexpr int TILE_KEYS = 32;     // keys or values that lie in shared memory at once, at most
 constexpr int MOST_QUERIES = 16;  // of an item
 
 DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
@@ -98,7 +97,7 @@ template <class Seen>
 struct Item {
   Seen sight;
   int row0, rows, base, head, group, dim, width;  // width: dim in whole sixteens
-  float *query, *score, *sum, *factor;            // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
+  float *query, *score, *sum, *factor;            // [n, width], [n, CHUNK], [n, dim], [a.keys]
   uint8_t* tile;                                  // [keys, row_bytes]
 
   DEVICE_METHOD int row(int query) const { return row0 + query / group; }
@@ -117,7 +116,8 @@ DEVICE void bring(const AttendArgs& a, const Item<Seen>& t, int row, int rank0, 
     reinterpret_cast<uint32_t*>(t.tile)[i] = reinterpret_cast<const uint32_t*>(from)[word];
   }
   barrier();
-  if (THREAD < n) t.factor[THREAD] = kv_factor<FORMAT>(t.tile + THREAD * a.row_bytes, a.dim) * (values ? 1.0f : a.scale);
+  for (int i = THREAD; i < n; i += THREADS)
+    t.factor[i] = kv_factor<FORMAT>(t.tile + i * a.row_bytes, a.dim) * (values ? 1.0f : a.scale);
   barrier();
 }
 
@@ -127,21 +127,23 @@ DEVICE void add_halves(float* x) {
   for (int i = 0; i < N; i++) x[i] = x[i] + x[i + N];
 }
 
-// Queries q0 to q1 times the n keys that lie in the tile: a query a warp, a key a lane.
+// Queries q0 to q1 times the n keys that lie in the tile: a query and a key a thread.
 template <int FORMAT, class Seen>
 DEVICE void score_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int n, int q0, int q1) {
-  const int key = THREAD & 31;
-  for (int q = q0 + (THREAD >> 5); q < q1; q += THREADS >> 5) {
+  const int whole = (n + 31) / 32 * 32;  // a warp has one query
+  for (int at = THREAD; at < (q1 - q0) * whole; at += THREADS) {
+    const int q = q0 + at / whole, key = at % whole;
     if (key >= n) continue;
     const uint8_t* row = t.tile + key * a.row_bytes;
     const float* x = t.query + q * t.width;
-    float lanes[LANES];
+    float lanes[LANES], values[LANES];
     UNROLL
     for (int l = 0; l < LANES; l++) lanes[l] = 0.0f;
     for (int i = 0; i < t.dim; i += LANES) {
+      kv_sixteen<FORMAT>(row, t.dim, i, values);
       UNROLL
       for (int l = 0; l < LANES; l++)
-        if (i + l < t.dim) lanes[l] = fma_(x[i + l], kv_element<FORMAT>(row, t.dim, i + l), lanes[l]);
+        if (i + l < t.dim) lanes[l] = fma_(x[i + l], values[l], lanes[l]);
     }
     add_halves<8>(lanes), add_halves<4>(lanes), add_halves<2>(lanes);
     t.score[q * CHUNK + rank0 - t.base + key] = (lanes[0] + lanes[1]) * t.factor[key];
@@ -156,6 +158,7 @@ DEVICE void value_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int 
     const int end = min_(n, t.sight.rank(t.row(q)) + 1 - rank0);
     const float* p = t.score + q * CHUNK + rank0 - t.base;
     float acc = t.sum[i];
+    UNROLL_8
     for (int k = 0; k < end; k++) {
       const float weight = FORMAT == INT8 ? p[k] * t.factor[k] : p[k];
       acc = fma_(weight, kv_element<FORMAT>(t.tile + k * a.row_bytes, t.dim, d), acc);
@@ -250,7 +253,7 @@ DEVICE void attend_rows(const AttendArgs& a, const Seen& sight, int row0, int ro
   const int queries = a.tile * t.group;
   t.query = reinterpret_cast<float*>(memory), t.score = t.query + queries * t.width;
   t.sum = t.score + queries * CHUNK, t.factor = t.sum + queries * t.dim;
-  t.tile = reinterpret_cast<uint8_t*>(t.factor + TILE_KEYS);
+  t.tile = reinterpret_cast<uint8_t*>(t.factor + a.keys);
   float* parts = a.parts + ((int64_t)BLOCK_X * a.kv_heads + t.head) * queries * (t.dim + 2);
   if (item_sees(t)) return attend_item<FORMAT>(a, t, parts);
   for (int q = THREAD; q < t.queries(); q += THREADS) parts[(int64_t)q * (t.dim + 2)] = -infinity();
@@ -266,7 +269,7 @@ DEVICE void attend_block(const AttendArgs& a, uint8_t* memory) {
 }
 
 #define ATTEND(name, FORMAT)                                            \
-  KERNEL(name, AttendArgs, 128) {                                       \
+  KERNEL(name, AttendArgs, 256) {                                       \
     SHARED(memory);                                                     \
     attend_block<FORMAT>(a, memory);                                    \
   }

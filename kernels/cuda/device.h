@@ -25,10 +25,14 @@ typedef long long int64_t;
 #define BLOCK_Z ((int)blockIdx.z)
 // One struct of arguments a kernel; at most `threads` threads a block.
 #define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
+// At least so many blocks share a multiprocessor: the compiler keeps to the registers that they leave each other.
+#define KERNEL_SHARED(name, Args, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
 // The block's shared memory, of the launch's size, 16-byte aligned.
 #define SHARED(name) extern __shared__ __align__(16) uint8_t name[]
 #define UNROLL _Pragma("unroll")
 #define UNROLL_8 _Pragma("unroll 8")
+#define ONCE _Pragma("unroll 1")  // the loop's body stands once in the kernel
 
 #define barrier() __syncthreads()
 #define warp_barrier() __syncwarp()

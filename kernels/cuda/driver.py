@@ -17,7 +17,7 @@ from edgedec.kernels.cuda import captures, first_use, library
 from edgedec.kernels.cuda.handles import Handles, Use
 from edgedec.kernels.cuda.library import attribute, check
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
-from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, Recorded
+from edgedec.kernels.device.interface import MOST_THREADS, WIDE, DeviceError, Recorded
 
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # a folder of kernels that were compiled elsewhere
 _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 97, 16, 36, 37
@@ -94,7 +94,7 @@ def _version(path: Path) -> int:
 class Gpu:
     """`Device` number `number` of the driver. Everything goes through one stream."""
 
-    has_matrix, fused_bytes, most_threads = True, 48 << 10, MOST_THREADS
+    has_matrix, fused_bytes, most_threads, sizes = True, 48 << 10, MOST_THREADS, WIDE
     variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, number: int = 0) -> None:

@@ -22,9 +22,11 @@
   static emulated::Export export_##name({#name, sizeof(Args), most,                                            \
                                          [](const void* p) { name(*static_cast<const Args*>(p)); }});          \
   static void name(const Args& a)
+#define KERNEL_SHARED(name, Args, most, blocks) KERNEL(name, Args, most)
 #define SHARED(name) uint8_t* name = emulated::block.shared
 #define UNROLL
 #define UNROLL_8
+#define ONCE
 #define barrier() emulated::wait_for_block(__LINE__)
 #define warp_barrier() ((void)emulated::exchange(0, emulated::lane(), __LINE__))
 #define shuffle_xor(x, i) emulated::exchange(x, emulated::lane() ^ (i), __LINE__)

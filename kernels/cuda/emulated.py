@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import build
 from edgedec.kernels.cuda.sources import CudaBuildFailed
-from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, NotedLaunches
+from edgedec.kernels.device.interface import MOST_THREADS, WIDE, DeviceError, NotedLaunches
 
 
 class Emulated(NotedLaunches):
     """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order; library:
     other kernels than the engine's."""
 
-    name, has_matrix, fused_bytes, shared_bytes = "emulated", True, 48 << 10, 227 << 10
+    name, has_matrix, fused_bytes, shared_bytes, sizes = "emulated", True, 48 << 10, 227 << 10, WIDE
     most_threads, driver, kernels = MOST_THREADS, "", ""
     variants: tuple[str, ...] = ("matrix", "fused")
 

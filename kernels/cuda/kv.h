@@ -96,6 +96,33 @@ DEVICE float kv_element(const uint8_t* row, int dim, int i) {
   return kv_int4(row, dim, i);
 }
 
+// Elements i to i + 15, or those that there are; i is a multiple of 16. Of integers four are read at once.
+template <int FORMAT>
+DEVICE void kv_sixteen(const uint8_t* row, int dim, int i, float* to) {
+  if (FORMAT == INT8 && i + 16 <= dim) {
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+      const uint32_t four = reinterpret_cast<const uint32_t*>(row + i)[j];
+      UNROLL
+      for (int b = 0; b < 4; b++) to[4 * j + b] = (float)(int8_t)(four >> 8 * b & 255);
+    }
+    return;
+  }
+  if (FORMAT == INT4 && i / 32 * 32 + 32 <= dim) {
+    const uint32_t pair = reinterpret_cast<const uint32_t*>(row + kv_scale_at(dim, INT4))[i / 16];
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+      const uint32_t four = reinterpret_cast<const uint32_t*>(row + i / 32 * 16)[j] >> i / 16 % 2 * 4;
+      UNROLL
+      for (int b = 0; b < 4; b++)
+        to[4 * j + b] = fma_((float)(four >> 8 * b & 15), as_float(pair << 16), as_float(pair & 0xffff0000u));
+    }
+    return;
+  }
+  UNROLL
+  for (int l = 0; l < 16; l++) to[l] = i + l < dim ? kv_element<FORMAT>(row, dim, i + l) : 0.0f;
+}
+
 // The remaining scale of an element; 1 except for int8.
 template <int FORMAT>
 DEVICE float kv_factor(const uint8_t* row, int dim) {

@@ -84,8 +84,11 @@ DEVICE uint32_t weight_word(const MatrixMemory<FORMAT>& m, int step, int output,
   return lines[part / 2 * LANES] >> (part & 1) * 4 & 0x0f0f0f0fu;
 }
 
+// Weights with zero points have kernels of their own: in one they would take registers from the others.
+enum Zeros { NO_ZEROS = 0, ZEROS_IN_STEPS = 1, ZEROS_BY_BLOCK = 2 };
+
 // A step of a warp: rows `row`.. of the block, outputs `output`.. in MATRIX_TILES tiles.
-template <int FORMAT>
+template <int FORMAT, int ZEROS>
 DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int step, int t, int row, int output,
                         Total* acc) {
   const int g = (THREAD & 31) >> 2, c = THREAD & 3;
@@ -105,15 +108,20 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
     for (int i = 0; i < 4; i++) {
       const int r = row + g + (i >> 1) * 8, o = first + 2 * c + (i & 1);
       const int sum = FORMAT == INT4 ? d[i] - 8 * m.sum[step][r] : d[i];
-      if (p.w.zeros && (r >= p.rows || o / LANES >= p.groups)) continue;
+      Total& total = acc[n * 4 + i];
+      if (ZEROS == NO_ZEROS) {
+        total.all = fma_((float)sum, m.weight_scale[step][o] * m.scale[step][r], total.all);
+        continue;
+      }
+      if (r >= p.rows || o / LANES >= p.groups) continue;
       const Added added = {sum, m.weight_scale[step][o], m.scale[step][r]};
       add_step(p.w, group_of(p.w, p.group0 + o / LANES), added, o % LANES, t, m.sum[step][r],
-               p.a.block_sum + (int64_t)r * p.w.blocks(), acc[n * 4 + i]);
+               p.a.block_sum + (int64_t)r * p.w.blocks(), total);
     }
   }
 }
 
-template <int FORMAT>
+template <int FORMAT, int ZEROS>
 DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Total* acc) {
   const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 32, steps = p.w.steps();
   UNROLL
@@ -125,12 +133,40 @@ DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Tota
     keep(coming, memory);
     barrier();
     if (t0 + MATRIX_STEPS < steps) fetch(p, t0 + MATRIX_STEPS, coming);
-    for (int s = 0; s < min_(MATRIX_STEPS, steps - t0); s++) matrix_step<FORMAT>(p, memory, s, t0 + s, row, output, acc);
+    const int n = min_(MATRIX_STEPS, steps - t0);
+    ONCE
+    for (int s = 0; s < n; s++) matrix_step<FORMAT, ZEROS>(p, memory, s, t0 + s, row, output, acc);
+  }
+}
+
+// Stores the block's outputs, half of its rows at a time, by way of shared memory: written out for each of a thread's
+// sums, the epilogue would not fit into the GPU's memory for instructions.
+DEVICE void put_all(const ProductArgs& a, const MatrixPlace& p, const Total* acc, const float* gate, float* memory) {
+  const int warp = THREAD >> 5, g = (THREAD & 31) >> 2, c = THREAD & 3, half = MATRIX_ROWS / 2;
+  float* gates = memory + half * MATRIX_OUTPUTS;
+  ONCE
+  for (int first = 0; first < MATRIX_ROWS; first += half) {
+    barrier();
+    if (warp % 4 / 2 * half == first) {
+      UNROLL
+      for (int i = 0; i < MATRIX_TILES * 4; i++) {
+        const int row = warp % 2 * 16 + g + (i >> 1 & 1) * 8, output = warp / 4 * 32 + i / 4 * 8 + 2 * c + (i & 1);
+        memory[row * MATRIX_OUTPUTS + output] = acc[i].all;
+        if (a.epilogue == GLU) gates[row * MATRIX_OUTPUTS + output] = gate[i];
+      }
+    }
+    barrier();
+    ONCE
+    for (int at = THREAD; at < half * MATRIX_OUTPUTS; at += THREADS) {
+      const int row = first + at / MATRIX_OUTPUTS, output = at % MATRIX_OUTPUTS;
+      if (row < p.rows && output / LANES < p.groups)
+        put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, memory[at], a.epilogue == GLU ? gates[at] : 0.0f);
+    }
   }
 }
 
 // 64 outputs (of GLU: 64 gates and what they gate) [x] of 64 rows [y].
-template <int FORMAT>
+template <int FORMAT, int ZEROS>
 DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   MatrixMemory<FORMAT>& memory = *reinterpret_cast<MatrixMemory<FORMAT>*>(shared);
   MatrixPlace p;
@@ -139,25 +175,25 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   p.group0 = BLOCK_X * (MATRIX_OUTPUTS / LANES), p.groups = min_(MATRIX_OUTPUTS / LANES, half - p.group0);
   if (p.rows <= 0) return;
   p.a = prepared_row(a.a, p.w, p.row0);
-  Total gate[MATRIX_TILES * 4], acc[MATRIX_TILES * 4];
-  if (a.epilogue == GLU) {
-    matrix_sums<FORMAT>(p, memory, gate);
+  float gate[MATRIX_TILES * 4];
+  Total acc[MATRIX_TILES * 4];
+  ONCE
+  for (int part = a.epilogue == GLU ? 0 : 1; part < 2; part++) {
+    matrix_sums<FORMAT, ZEROS>(p, memory, acc);
+    if (part) break;
+    UNROLL
+    for (int i = 0; i < MATRIX_TILES * 4; i++) gate[i] = acc[i].all;
     p.group0 += half;
   }
-  matrix_sums<FORMAT>(p, memory, acc);
-  const int warp = THREAD >> 5, g = (THREAD & 31) >> 2, c = THREAD & 3;
-  UNROLL
-  for (int i = 0; i < MATRIX_TILES * 4; i++) {
-    const int row = warp % 4 * 16 + g + (i >> 1 & 1) * 8, output = warp / 4 * 32 + i / 4 * 8 + 2 * c + (i & 1);
-    if (row < p.rows && output / LANES < p.groups)
-      put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, acc[i].all, a.epilogue == GLU ? gate[i].all : 0.0f);
-  }
+  put_all(a, p, acc, gate, reinterpret_cast<float*>(shared));
 }
 
-#define MATRIX(name, FORMAT)         \
-  KERNEL(name, ProductArgs, 256) {   \
-    SHARED(memory);                  \
-    matrix_block<FORMAT>(a, memory); \
+#define MATRIX(name, FORMAT, ZEROS, blocks)       \
+  KERNEL_SHARED(name, ProductArgs, 256, blocks) { \
+    SHARED(memory);                               \
+    matrix_block<FORMAT, ZEROS>(a, memory);       \
   }
-MATRIX(matrix_int4, INT4)
-MATRIX(matrix_int8, INT8)
+MATRIX(matrix_int4, INT4, NO_ZEROS, 2)
+MATRIX(matrix_int8, INT8, NO_ZEROS, 1)
+MATRIX(matrix_int4_zeros, INT4, ZEROS_IN_STEPS, 1)
+MATRIX(matrix_int8_zeros, INT8, ZEROS_BY_BLOCK, 1)

@@ -2,13 +2,16 @@
 //
 // Sums of integers are exact in any order, so the steps of 16 outputs are shared out over the threads of a block: four
 // threads a step, four outputs each, whole lines of weights read once for all rows of the tile. The floats are added
-// up by one thread an output and row, step after step, as kernels/cpu/gemm.inl does.
+// up by one thread an output and row, step after step, as kernels/cpu/gemm.inl does; sums and scales lie in shared
+// memory then, for a load from the GPU's memory in that chain costs more than all the rest.
 #pragma once
 #include "prepare.h"
 
 enum Epilogue { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
 
 constexpr int PRODUCT_STEPS = 64;  // at once: 256 threads
+// Floats of a row's sums and of its scales in shared memory, so that two rows lie in different banks.
+constexpr int SUM_ROW = PRODUCT_STEPS * LANES + LANES, SCALE_ROW = PRODUCT_STEPS + 1;
 
 // Of a group of 16 outputs: where it begins in each array.
 struct Group {
@@ -23,20 +26,26 @@ DEVICE Group group_of(const Weights& w, int64_t group) {
           w.zeros ? w.zeros + group * w.blocks() * LANES / bytes : nullptr};
 }
 
+struct alignas(8) Pair {
+  uint32_t v[2];
+};
+
+// The weights of four outputs in one step, and their scales.
 template <int FORMAT, int STEP>
 struct Lines {
   static constexpr int COUNT = FORMAT == INT4 ? STEP / 8 : STEP / 4;
   Quad line[COUNT];
+  Pair scales;
 };
 
-// The weights of four outputs in one step.
 template <int FORMAT, int STEP>
-DEVICE Lines<FORMAT, STEP> load_step(const Group& g, int step, int quarter) {
-  Lines<FORMAT, STEP> w;
-  const Quad* from = reinterpret_cast<const Quad*>(g.data) + (int64_t)step * w.COUNT * 4 + quarter;
+DEVICE Lines<FORMAT, STEP> load_step(const Weights& w, const Group& g, int step, int quarter) {
+  Lines<FORMAT, STEP> found;
+  const Quad* from = reinterpret_cast<const Quad*>(g.data) + (int64_t)step * found.COUNT * 4 + quarter;
   UNROLL
-  for (int j = 0; j < w.COUNT; j++) w.line[j] = from[j * 4];
-  return w;
+  for (int j = 0; j < found.COUNT; j++) found.line[j] = from[j * 4];
+  found.scales = reinterpret_cast<const Pair*>(g.scales + step / w.block_steps() * LANES)[quarter];
+  return found;
 }
 
 // Output `o` of the four: its sum of integers with the step of a row.
@@ -86,53 +95,108 @@ DEVICE void add_step(const Weights& w, const Group& g, const Added& step, int ou
   if (t % each == each - 1) x.all = fma_(step.weight_scale, x.of_block, x.all);
 }
 
-// Goes on with a sum over steps t0 .. t1 - 1 whose integers lie in `sums` [.., 16].
-DEVICE void add_steps(const Weights& w, const Group& g, const Prepared& row, const float* sums, int output, int t0, int t1,
-                      Total& x) {
-  for (int t = t0; t < t1; t++) {
-    const float scale = half_to_float(g.scales[t / w.block_steps() * LANES + output]);
-    add_step(w, g, {(int)sums[(t - t0) * LANES + output], scale, row.scale[t]}, output, t, row.sum[t], row.block_sum, x);
-  }
+// Shared memory of a block: scales of weights [PRODUCT_STEPS, 16], sums of rows [M, SUM_ROW], scales of rows
+// [M, SCALE_ROW]; structs.py has the bytes.
+struct Sums {
+  float *weight_scale, *sum, *row_scale;
+};
+
+template <int M>
+DEVICE Sums sums_in(uint8_t* memory) {
+  float* first = reinterpret_cast<float*>(memory);
+  return {first, first + PRODUCT_STEPS * LANES, first + PRODUCT_STEPS * LANES + M * SUM_ROW};
 }
 
-// The sum of (row, output) that thread `16 row + output` gets. `sums` [M, PRODUCT_STEPS, 16] floats of shared memory.
+// A thread's part of the sums of integers, step t: four outputs of all rows.
 template <int FORMAT, int STEP, int M>
-DEVICE float group_product(const Weights& w, const Group& g, const Prepared& a, int rows, float* sums) {
-  const int steps = w.steps(), at_once = min_(THREADS / 4, PRODUCT_STEPS);
-  const int own = THREAD >> 2, quarter = THREAD & 3, row = THREAD >> 4, output = THREAD & 15;
-  Total total = {0.0f, 0.0f};
-  Lines<FORMAT, STEP> lines;
-  if (own < min_(at_once, steps)) lines = load_step<FORMAT, STEP>(g, own, quarter);
-  for (int t0 = 0; t0 < steps; t0 += at_once) {
-    const int t = t0 + own;
-    if (own < at_once && t < steps)
-      for (int m = 0; m < M; m++) {
-        if (m >= rows) break;
-        const Prepared of = prepared_row(a, w, m);
-        uint32_t x[STEP / 4];
-        UNROLL
-        for (int i = 0; i < STEP / 4; i++) x[i] = reinterpret_cast<const uint32_t*>(of.q)[t * (STEP / 4) + i];
-        const int sum = of.sum[t];
-        Quad made;
-        UNROLL
-        for (int o = 0; o < 4; o++) made.v[o] = as_bits((float)dot_step<FORMAT, STEP>(lines, x, sum, o));
-        reinterpret_cast<Quad*>(sums)[(m * PRODUCT_STEPS + own) * 4 + quarter] = made;
-      }
-    barrier();
-    // The next weights are on their way while these are added up.
-    if (own < at_once && t + at_once < steps) lines = load_step<FORMAT, STEP>(g, t + at_once, quarter);
-    if (row < rows)
-      add_steps(w, g, prepared_row(a, w, row), sums + row * PRODUCT_STEPS * LANES, output, t0, min_(t0 + at_once, steps),
-                total);
-    barrier();
+DEVICE void keep_sums(const Weights& w, const Group& g, const Lines<FORMAT, STEP>& lines, const Prepared& a, int rows, int t,
+                      const Sums& to) {
+  const int own = THREAD >> 2, quarter = THREAD & 3;
+  for (int m = 0; m < M; m++) {
+    if (m >= rows) break;
+    const Prepared of = prepared_row(a, w, m);
+    uint32_t x[STEP / 4];
+    UNROLL
+    for (int i = 0; i < STEP / 16; i++) {
+      const Quad four = reinterpret_cast<const Quad*>(of.q)[t * (STEP / 16) + i];
+      UNROLL
+      for (int j = 0; j < 4; j++) x[4 * i + j] = four.v[j];
+    }
+    Quad made;
+    const int sum = of.sum[t];
+    UNROLL
+    for (int o = 0; o < 4; o++) {
+      int dot = dot_step<FORMAT, STEP>(lines, x, sum, o);
+      if (FORMAT == INT4 && w.zeros) dot += (int)off_zero(w, g, t / w.block_steps(), quarter * 4 + o) * sum;
+      made.v[o] = as_bits((float)dot);
+    }
+    reinterpret_cast<Quad*>(to.sum + m * SUM_ROW)[own * 4 + quarter] = made;
+    if (quarter == 0) to.row_scale[m * SCALE_ROW + own] = of.scale[t];
   }
-  return total.all;
+  const Pair s = lines.scales;
+  reinterpret_cast<Quad*>(to.weight_scale)[own * 4 + quarter] = {
+      as_bits(half_to_float(s.v[0] & 0xffff)), as_bits(half_to_float(s.v[0] >> 16)),
+      as_bits(half_to_float(s.v[1] & 0xffff)), as_bits(half_to_float(s.v[1] >> 16))};
 }
 
-template <int FORMAT, int M>
-DEVICE float group_product_of(const Weights& w, const Group& g, const Prepared& a, int rows, float* sums) {
-  return w.step() == 32 ? group_product<FORMAT, 32, M>(w, g, a, rows, sums)
-                        : group_product<FORMAT, 16, M>(w, g, a, rows, sums);
+// Goes on with a sum over n steps from t0 on. BY_BLOCK: zero points go by block.
+template <bool BY_BLOCK>
+DEVICE void add_steps(const Weights& w, const Group& g, const Prepared& rows, const Sums& from, int t0, int n, Total& x) {
+  const int row = THREAD >> 4, output = THREAD & 15;
+  const float *sum = from.sum + row * SUM_ROW + output, *scale = from.weight_scale + output;
+  const float* row_scale = from.row_scale + row * SCALE_ROW;
+  if (!BY_BLOCK) {
+    UNROLL_8
+    for (int t = 0; t < n; t++) x.all = fma_(sum[t * LANES], scale[t * LANES] * row_scale[t], x.all);
+    return;
+  }
+  const Prepared of = prepared_row(rows, w, row);
+  for (int t = 0; t < n; t++)
+    add_step(w, g, {(int)sum[t * LANES], scale[t * LANES], row_scale[t]}, output, t0 + t, 0, of.block_sum, x);
+}
+
+// Where a block's outputs are: one group of 16, of GLU a second one that it gates.
+struct ProductPlace {
+  Weights w;
+  int64_t group;
+  int parts, steps, at_once;  // steps of a part; of them at once
+
+  DEVICE_METHOD Group part(int i) const { return group_of(w, i ? group + w.n / 2 / LANES : group); }
+  DEVICE_METHOD int rounds() const { return (steps + at_once - 1) / at_once; }
+};
+
+// The lines of a thread in a round; rounds of the second part come after those of the first.
+template <int FORMAT, int STEP>
+DEVICE void load_round(const ProductPlace& p, int part, int t0, Lines<FORMAT, STEP>& lines) {
+  const int own = THREAD >> 2;
+  if (part < p.parts && own < p.at_once && t0 + own < p.steps)
+    lines = load_step<FORMAT, STEP>(p.w, p.part(part), t0 + own, THREAD & 3);
+}
+
+// The sum of (row, output) that thread `16 row + output` gets: of the first part, and of the second. `lines`: of the
+// first round.
+template <int FORMAT, int STEP, int M, bool BY_BLOCK>
+DEVICE void products(const ProductPlace& p, Lines<FORMAT, STEP>& lines, const Prepared& a, int rows, uint8_t* memory, float& first,
+                     float& second) {
+  const Sums sums = sums_in<M>(memory);
+  const int own = THREAD >> 2;
+  const bool adds = (THREAD >> 4) < rows;
+  for (int part = 0; part < p.parts; part++) {
+    const Group g = p.part(part);
+    Total total = {0.0f, 0.0f};
+    for (int t0 = 0; t0 < p.steps; t0 += p.at_once) {
+      const int n = min_(p.at_once, p.steps - t0);
+      if (own < n) keep_sums<FORMAT, STEP, M>(p.w, g, lines, a, rows, t0 + own, sums);
+      barrier();
+      // The next weights are on their way while these are added up.
+      if (t0 + n < p.steps) load_round(p, part, t0 + n, lines);
+      else load_round(p, part + 1, 0, lines);
+      if (adds) add_steps<BY_BLOCK>(p.w, g, a, sums, t0, n, total);
+      barrier();
+    }
+    if (part) second = total.all;
+    else first = total.all;
+  }
 }
 
 // Applies the epilogue to a sum and stores it.
@@ -188,38 +252,46 @@ DEVICE Prepared prepare_here(const ProductArgs& a, const Weights& w, int row0, i
   return made;
 }
 
-// 16 outputs (of GLU: 16 gates and what they gate) of up to M rows a block.
-template <int FORMAT, int M>
-DEVICE void product_block(const ProductArgs& a, uint8_t* memory) {
-  const int row0 = BLOCK_Y * M, rows = min_(M, product_rows(a) - row0), group = BLOCK_X;
-  if (rows <= 0) return;
-  const Weights w = expert_weights(a, row0);
+// 16 outputs (of GLU: 16 gates and what they gate) of up to M rows a block. Its first weights are asked for before its
+// rows are made ready.
+template <int FORMAT, int STEP, int M, bool BY_BLOCK>
+DEVICE void product_block(const ProductArgs& a, const Weights& w, int row0, int rows, uint8_t* memory) {
+  const ProductPlace p = {w, BLOCK_X, a.epilogue == GLU ? 2 : 1, w.steps(), min_(THREADS / 4, PRODUCT_STEPS)};
+  Lines<FORMAT, STEP> lines;
+  load_round(p, 0, 0, lines);
   const int from = a.spread ? row0 / a.spread : row0;
   const Prepared x = a.fused ? prepare_here<M>(a, w, from, rows, memory) : prepared_row(a.a, w, from);
-  float* sums = reinterpret_cast<float*>(memory);
-  float gate = 0.0f;
-  int64_t at = group;
-  if (a.epilogue == GLU) {
-    gate = group_product_of<FORMAT, M>(w, group_of(w, at), x, rows, sums);
-    at += w.n / 2 / LANES;
-  }
-  const float y = group_product_of<FORMAT, M>(w, group_of(w, at), x, rows, sums);
-  if ((THREAD >> 4) < rows) put(a, row0 + (THREAD >> 4), group * LANES + (THREAD & 15), y, gate);
+  float first = 0.0f, second = 0.0f;
+  products<FORMAT, STEP, M, BY_BLOCK>(p, lines, x, rows, memory, first, second);
+  const bool glu = a.epilogue == GLU;
+  if ((THREAD >> 4) < rows)
+    put(a, row0 + (THREAD >> 4), BLOCK_X * LANES + (THREAD & 15), glu ? second : first, glu ? first : 0.0f);
 }
 
-#define PRODUCT(name, FORMAT, M)        \
-  KERNEL(name, ProductArgs, 256) {      \
-    SHARED(memory);                     \
-    product_block<FORMAT, M>(a, memory); \
+template <int FORMAT, int M>
+DEVICE void product_of(const ProductArgs& a, uint8_t* memory) {
+  const int row0 = BLOCK_Y * M, rows = min_(M, product_rows(a) - row0);
+  if (rows <= 0) return;
+  const Weights w = expert_weights(a, row0);
+  // Zero points come with blocks of 32 or more.
+  if (FORMAT == INT8 && w.zeros) return product_block<FORMAT, 32, M, true>(a, w, row0, rows, memory);
+  return w.step() == 32 ? product_block<FORMAT, 32, M, false>(a, w, row0, rows, memory)
+                        : product_block<FORMAT, 16, M, false>(a, w, row0, rows, memory);
+}
+
+#define PRODUCT(name, FORMAT, M, blocks)          \
+  KERNEL_SHARED(name, ProductArgs, 256, blocks) { \
+    SHARED(memory);                               \
+    product_of<FORMAT, M>(a, memory);             \
   }
-PRODUCT(product_int4_1, INT4, 1)
-PRODUCT(product_int4_2, INT4, 2)
-PRODUCT(product_int4_4, INT4, 4)
-PRODUCT(product_int4_8, INT4, 8)
-PRODUCT(product_int8_1, INT8, 1)
-PRODUCT(product_int8_2, INT8, 2)
-PRODUCT(product_int8_4, INT8, 4)
-PRODUCT(product_int8_8, INT8, 8)
+PRODUCT(product_int4_1, INT4, 1, 2)
+PRODUCT(product_int4_2, INT4, 2, 2)
+PRODUCT(product_int4_4, INT4, 4, 2)
+PRODUCT(product_int4_8, INT4, 8, 2)
+PRODUCT(product_int8_1, INT8, 1, 2)
+PRODUCT(product_int8_2, INT8, 2, 1)
+PRODUCT(product_int8_4, INT8, 4, 1)
+PRODUCT(product_int8_8, INT8, 8, 1)
 
 // ---- float weights: sixteen lanes an output ---------------------------------------------------------
 

@@ -198,7 +198,7 @@ DEVICE void attend_view(const ViewArgs& a, uint8_t* memory) {
 }
 
 #define ATTEND_VIEW(name, FORMAT)        \
-  KERNEL(name, ViewArgs, 128) {          \
+  KERNEL(name, ViewArgs, 256) {          \
     SHARED(memory);                      \
     attend_view<FORMAT>(a, memory);      \
   }

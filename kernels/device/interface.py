@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,23 @@ class Recorded(Protocol):
 
 # Threads of a block of a product, at most.
 MOST_THREADS = 256
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """What a block of a device's kernels takes. product, product_row: bytes of shared memory of a product's sums, and
+    of each of its rows; keys, threads: of attention, at once, at most."""
+
+    product: int
+    product_row: int
+    keys: int
+    threads: int
+
+
+NARROW = BlockSizes(0, 4096, 32, 128)
+WIDE = BlockSizes(4096, 4420, 256, 256)
+
+
 # A kernel, its grid, threads and bytes of shared memory of a block, its arguments.
 Launch = tuple[str, tuple[int, int, int], int, int, bytes]
 
@@ -76,9 +94,10 @@ class Device(Protocol):
     """One GPU, or the emulation of one. Launches and copies happen in their order.
 
     has_matrix: has it kernels for products of many rows? fused_bytes: shared memory of a product with fused preparation
-    of rows; 0: not supported. shared_bytes: shared memory that a block may take."""
+    of rows; 0: not supported. shared_bytes: shared memory that a block may take. sizes: what its kernels take of it."""
 
     name: str
+    sizes: BlockSizes
     has_matrix: bool
     fused_bytes: int
     shared_bytes: int

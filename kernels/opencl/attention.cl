@@ -1,6 +1,5 @@
 // Attention (kernels/cuda/attention.h): heads normed and turned, keys and values into the pages, then rows by heads over
 // chunks of 256 keys, each with a maximum and a sum of its own; chunks are merged in order.
-#define TILE_KEYS 32  // keys or values that lie in local memory at once, at most
 
 // ---- what a row sees: ranks --------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ __kernel void rope_store(RopeArgs a, __local uchar* memory) {
 typedef struct {
   Sight sight;
   int row0, rows, base, head, group, dim, width;
-  __local float *query, *score, *sum, *factor;  // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
+  __local float *query, *score, *sum, *factor;  // [n, width], [n, CHUNK], [n, dim], [a->keys]
   __local uchar* tile;                          // [keys, row_bytes]
 } Item;
 
@@ -218,7 +217,7 @@ static inline void attend_rows(const AttendArgs* a, Sight sight, int row0, int r
   t.head = a->head0 + BLOCK_Y, t.group = a->heads / a->kv_heads, t.dim = a->dim, t.width = (a->dim + 15) / 16 * 16;
   t.query = (__local float*)memory, t.score = t.query + queries * t.width;
   t.sum = t.score + queries * CHUNK, t.factor = t.sum + queries * t.dim;
-  t.tile = (__local uchar*)(t.factor + TILE_KEYS);
+  t.tile = (__local uchar*)(t.factor + a->keys);
   __global float* parts = AT(float, a->parts) + ((long)BLOCK_X * a->kv_heads + t.head) * queries * (t.dim + 2);
   bool any = false;
   for (int r = 0; r < t.rows; r++) any = any || sees_any(t.sight, t.row0 + r, t.base);

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgedec.kernels.cuda.sources import cache_folder
-from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, NotedLaunches
+from edgedec.kernels.device.interface import MOST_THREADS, NARROW, DeviceError, NotedLaunches
 from edgedec.kernels.opencl import sources
 from edgedec.kernels.opencl.images import READERS, WeightImages
 from edgedec.kernels.opencl.library import DeviceFacts, build_log, check, devices, library
@@ -68,7 +68,7 @@ def chosen(word: str = "") -> DeviceFacts:
 class OpenclDevice(NotedLaunches):
     """`Device` through OpenCL. Everything goes through one queue, in its order. `launches` counts what was run."""
 
-    has_matrix = False
+    has_matrix, sizes = False, NARROW
     fused_bytes = 0
 
     def __init__(self, facts: DeviceFacts, text: str | None = None, without: Collection[str] = ()) -> None:

@@ -44,7 +44,9 @@ class _Attending:
         self._format = kv_format(block, pool.kv)
         self._threads = min(_THREADS, -(-self._group * block.head_dim // 32) * 32)
         row_bytes = pool.rows[number]
-        self._keys = keys_at_once(self._queries, block.head_dim, row_bytes, stack.device.shared_bytes)
+        sizes, shared = stack.device.sizes, stack.device.shared_bytes
+        self._attenders = sizes.threads
+        self._keys = keys_at_once(self._queries, block.head_dim, row_bytes, shared, sizes.keys)
         self._shared = attend_bytes(self._queries, block.head_dim, row_bytes, self._keys)
 
     def whole(self) -> None:
@@ -52,7 +54,7 @@ class _Attending:
         name, items = f"attend_{_FORMATS[self._format]}", self._shape.items
         for kept in self._kept(items):
             arguments = self._arguments(items, kept)
-            self._stack.launch(name, (items, kept.heads), _THREADS, self._shared, arguments)
+            self._stack.launch(name, (items, kept.heads), self._attenders, self._shared, arguments)
             self._stack.launch("merge_chunks", (self._shape.rows, kept.heads), self._threads, 0, arguments)
             if self._shape.paid:
                 self._sums("attention_sums", kept, arguments)
@@ -82,7 +84,7 @@ class _Attending:
     def _attend_view(self, size: PlanSize, kept: KeptWeights, memory: ViewMemory, plan: int, listed: bool) -> bytes:
         arguments = structs.viewed(self._arguments(size.items, kept), memory, plan, listed)
         name = f"attend_view_{_FORMATS[self._format]}"
-        self._stack.launch(name, (size.items, kept.heads), _THREADS, self._shared, arguments)
+        self._stack.launch(name, (size.items, kept.heads), self._attenders, self._shared, arguments)
         return arguments
 
     def _stripes(self, size: PlanSize, arguments: bytes) -> None:

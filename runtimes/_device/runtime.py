@@ -197,7 +197,7 @@ class _Counted:
     def __init__(self, device: Device) -> None:
         self._device, self.launches, self.name = device, 0, device.name
         self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
-        self.shared_bytes, self.most_threads = device.shared_bytes, device.most_threads
+        self.shared_bytes, self.most_threads, self.sizes = device.shared_bytes, device.most_threads, device.sizes
         self.allocate, self.free, self.write = device.allocate, device.free, device.write
         self.free_bytes = device.free_bytes
         self.read, self.copy, self.record, self.synchronize, self.prepare = (

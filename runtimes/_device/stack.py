@@ -19,7 +19,7 @@ from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
 # Up to this many rows a product prepares its inputs itself (fused), if they fit in shared memory with its sums.
 _FUSED_ROWS = 4
 _THREADS = 256
-# From this many rows on, products run on tensor cores (untested on a GPU).
+# From this many rows on, products run on tensor cores.
 MATRIX_ROWS = 32
 NO_NORM = Norm()
 
@@ -153,7 +153,7 @@ class Stack:
         source_rows = rows if p.spread else n
         tile = self._tile(p, n)
         if w.quantized and not normed and not p.head and not p.spread and tile <= _FUSED_ROWS:
-            shared = fused_bytes(w, tile, norm.kind != 0)
+            shared = fused_bytes(w, tile, norm.kind != 0, self._sums(tile))
             if shared <= self.device.fused_bytes:
                 return self._quantized(step, n, _with(p, norm=norm, x=x, fused=True), tile, shared)
         if not w.quantized and norm.kind == 0 and not p.head:
@@ -163,7 +163,7 @@ class Stack:
         normed = normed or (0 if w.quantized else self.floats(f"{name} normed", w.k, self._largest * copies))
         self.prepare(step, source_rows, x, normed, w, norm, ready, p.head, copies)
         if w.quantized:
-            return self._quantized(step, n, _with(p, a=ready), tile, 4096 * tile)
+            return self._quantized(step, n, _with(p, a=ready), tile, self._sums(tile))
         self._float(step, n, _with(p, x=normed, tile=min(tile, 4)))
 
     def prepare(
@@ -186,13 +186,17 @@ class Stack:
         n = rows * p.copies
         tile = self._tile(p, n)
         if p.w.quantized:
-            return self._quantized(step, n, p, tile, 4096 * tile)
+            return self._quantized(step, n, p, tile, self._sums(tile))
         self._float(step, n, _with(p, tile=min(tile, 4)))
 
     def _tile(self, p: Product, rows: int) -> int:
         """The rows of a thread block of a product; sixteen threads add up the outputs of each row."""
         most = min(8, self.device.most_threads // 16)
         return 1 if p.experts else next(m for m in (8, 4, 2, 1) if m <= most and (m == 1 or m // 2 < rows))
+
+    def _sums(self, tile: int) -> int:
+        """Bytes of shared memory of a product of `tile` rows."""
+        return self.device.sizes.product + tile * self.device.sizes.product_row
 
     def _quantized(self, step: int, rows: int, p: Product, tile: int, shared: int) -> None:
         if rows >= MATRIX_ROWS and p.w.block != 16 and not p.experts and self.device.has_matrix:
@@ -205,9 +209,10 @@ class Stack:
     def _matrix(self, step: int, rows: int, p: Product) -> None:
         """Launch a product on tensor cores."""
         name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
+        zeros = "_zeros" if p.w.zeros else ""
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
         grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
-        self.launch(f"matrix_{name}", grid, _THREADS, structs.MATRIX_BYTES[name], p.pack(step))
+        self.launch(f"matrix_{name}{zeros}", grid, _THREADS, structs.MATRIX_BYTES[name], p.pack(step))
 
     def _float(self, step: int, rows: int, p: Product) -> None:
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
@@ -268,11 +273,11 @@ class Stack:
         self.residual(step, rows, number, block, down, act, "down")
 
 
-def fused_bytes(w: DeviceWeights, tile: int, normed: bool) -> int:
-    """Shared memory of a fused product of `tile` rows: the prepared rows, then the sums of its steps, whose memory
-    first holds the normed rows."""
+def fused_bytes(w: DeviceWeights, tile: int, normed: bool, sums: int) -> int:
+    """Shared memory of a fused product of `tile` rows: the prepared rows, then the sums of its steps, of so many bytes,
+    whose memory first holds the normed rows."""
     words = 2 * tile + tile * (2 * w.steps + (w.blocks if w.zeros else 0))
-    return -(-4 * words // 16) * 16 + tile * w.kpad + tile * max(4096, 4 * w.k if normed else 0)
+    return -(-4 * words // 16) * 16 + tile * w.kpad + max(sums, 4 * w.k * tile if normed else 0)
 
 
 def bucket(n: int) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.device import structs
-from edgedec.kernels.device.interface import Device
+from edgedec.kernels.device.interface import NARROW, Device
 from edgedec.spec import Attention
 
 
-def attend_bytes(queries: int, dim: int, row_bytes: int, keys: int = structs.TILE_KEYS) -> int:
-    """Bytes of shared memory of a thread block: queries, scores and sums, factors, a tile of keys."""
-    floats = queries * (-(-dim // 16) * 16 + structs.CHUNK + dim) + structs.TILE_KEYS
+def attend_bytes(queries: int, dim: int, row_bytes: int, keys: int) -> int:
+    """Bytes of shared memory of a thread block: queries, scores and sums, a tile of keys and their factors."""
+    floats = queries * (-(-dim // 16) * 16 + structs.CHUNK + dim) + keys
     return 4 * floats + keys * row_bytes
 
 
@@ -20,14 +20,16 @@ def most_rows(blocks: Mapping[int, Attention], row_bytes: Mapping[int, int], sha
     """The most rows of a sequence that may share an attention item in all of these blocks."""
     most = min((structs.MOST_QUERIES // group_of(block) for block in blocks.values()), default=structs.MOST_QUERIES)
     for number, block in blocks.items():
-        while most > 1 and attend_bytes(most * group_of(block), block.head_dim, row_bytes[number]) > shared:
+        while (
+            most > 1 and attend_bytes(most * group_of(block), block.head_dim, row_bytes[number], NARROW.keys) > shared
+        ):
             most -= 1
     return max(1, most)
 
 
-def keys_at_once(queries: int, dim: int, row_bytes: int, shared: int) -> int:
-    """The number of keys that fit in shared memory after the queries; 0 if none does."""
-    keys = structs.TILE_KEYS
+def keys_at_once(queries: int, dim: int, row_bytes: int, shared: int, most: int = NARROW.keys) -> int:
+    """The number of keys, `most` or fewer, that fit in shared memory after the queries; 0 if none does."""
+    keys = most
     while keys and attend_bytes(queries, dim, row_bytes, keys) > shared:
         keys //= 2
     return keys

@@ -26,6 +26,7 @@ class Watched(NotedLaunches):
         self._device, self.name = device, device.name
         self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
         self.shared_bytes, self.most_threads = device.shared_bytes, device.most_threads
+        self.sizes = device.sizes
         self.read, self.copy, self.synchronize = device.read, device.copy, device.synchronize
         self._sizes, self._given = dict[int, int](), set[int]()
         self.seen, self.running = list[tuple[str, str]](), "?"

@@ -15,7 +15,7 @@ import pytest
 
 from edgedec.kernels.cuda import build, driver, emulated, nvrtc
 from edgedec.kernels.cuda.sources import SOURCE, CudaBuildFailed, cubin_name, source_files
-from edgedec.kernels.device.interface import DeviceError
+from edgedec.kernels.device.interface import WIDE, DeviceError
 
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="a minute; set EDGEDEC_SLOW_TESTS")
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ KERNELS = {
     for path in source_files()
     if path.suffix == ".h"
     for name in re.findall(
-        r"^(?:KERNEL|PRODUCT|ATTEND|ATTEND_VIEW|MATRIX)\((\w+),", path.read_text("utf-8"), re.MULTILINE
+        r"^(?:KERNEL|KERNEL_SHARED|PRODUCT|ATTEND|ATTEND_VIEW|MATRIX)\((\w+),", path.read_text("utf-8"), re.MULTILINE
     )
 }
 
@@ -144,6 +144,9 @@ def test_numbers_of_the_header_are_those_of_python():
     from edgedec.kernels.device import structs
 
     text = "".join(path.read_text("utf-8") for path in source_files())
-    for name in ("PAGE_SLOTS", "CHUNK", "LANES", "STRIP", "TILE_KEYS", "PRODUCT_STEPS", "MOST_QUERIES"):
+    for name in ("PAGE_SLOTS", "CHUNK", "LANES", "STRIP", "PRODUCT_STEPS", "MOST_QUERIES"):
         assert int(re.search(rf"constexpr int {name} = (\d+);", text)[1]) == getattr(structs, name)  # type: ignore[index]
     assert Path(SOURCE).is_file()
+    assert "SUM_ROW = PRODUCT_STEPS * LANES + LANES, SCALE_ROW = PRODUCT_STEPS + 1;" in text
+    steps, lanes = structs.PRODUCT_STEPS, structs.LANES
+    assert (WIDE.product, WIDE.product_row) == (4 * steps * lanes, 4 * (steps * lanes + lanes + steps + 1))

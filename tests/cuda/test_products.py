@@ -9,7 +9,7 @@ import pytest
 from edgedec.bundle.interleave import pack
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.device import structs
-from edgedec.kernels.device.interface import Buffer
+from edgedec.kernels.device.interface import WIDE, Buffer
 from edgedec.kernels.device.structs import DeviceWeights, Prepared, Product
 
 pytestmark = pytest.mark.skipif(emulated.why_not() is not None, reason=f"emulation: {emulated.why_not()}")
@@ -81,7 +81,7 @@ class Problem:
         p = Product(w, out.at, self.n, a=Prepared(at[3], at[4], at[5], at[6]))
         wide = kernel.startswith("matrix")
         grid = (-(-self.n // 64), -(-self.m // 64), 1) if wide else (-(-self.n // 16), -(-self.m // tile), 1)
-        shared = structs.MATRIX_BYTES[self.fmt] if wide else 4096 * tile
+        shared = structs.MATRIX_BYTES[self.fmt] if wide else WIDE.product + tile * WIDE.product_row
         device.launch(kernel, grid, 256, shared, p.pack(step.at))
         found = np.full((self.m, self.n), np.nan, np.float32)
         device.read(out.at, found)
@@ -119,7 +119,7 @@ def test_products_are_in_the_order_of_the_cpu(fmt, zeros, kernel, tile, n, k, bl
     if zeros and block == 16:
         block = 32  # zero points come with blocks of 32 or more
     problem = Problem(fmt, n, k, block, m, zeros)
-    name = f"{kernel}_{fmt}" + (f"_{tile}" if tile else "")
+    name = f"{kernel}_{fmt}" + (f"_{tile}" if tile else "_zeros" if zeros else "")
     found, expected = problem.run(emulated.Emulated(), name, tile), problem.expected()
     assert np.isfinite(found).all()
     assert np.abs(expected).max() > 1
