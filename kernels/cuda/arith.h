@@ -49,6 +49,11 @@ DEVICE float activate(float x, int kind) {
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_(0.0f - x)); }
 
+DEVICE uint64_t shuffle64(uint64_t x, int lane) {
+  const uint32_t low = shuffle((uint32_t)x, lane), high = shuffle((uint32_t)(x >> 32), lane);
+  return (uint64_t)high << 32 | low;
+}
+
 // Halves added to halves within sixteen lanes: i + (i + 8), 4, 2, 1.
 DEVICE float sum16(float x) {
   x = x + shuffle_xor(x, 8);

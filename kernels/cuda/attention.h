@@ -104,16 +104,21 @@ struct Item {
   DEVICE_METHOD int queries() const { return rows * group; }
 };
 
-// Loads the keys or values of ranks rank0 .. as `row` sees them.
+// Loads the keys or values of ranks rank0 .. as `row` sees them: a lane finds where a key lies, its warp brings it.
 template <int FORMAT, class Seen>
 DEVICE void bring(const AttendArgs& a, const Item<Seen>& t, int row, int rank0, int n, bool values) {
   const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes, offset = a.offset + (t.head + (values ? a.kv_heads : 0)) * run;
-  const int words = a.row_bytes / 4;
+  const int words = a.row_bytes / 4, lane = THREAD & 31;
+  uint32_t* tile = reinterpret_cast<uint32_t*>(t.tile);
   barrier();  // the tile before this one has been read
-  for (int i = THREAD; i < n * words; i += THREADS) {
-    const int key = i / words, word = i % words;
-    const uint8_t* from = t.sight.at(row, rank0 + key, values, offset, a.row_bytes);
-    reinterpret_cast<uint32_t*>(t.tile)[i] = reinterpret_cast<const uint32_t*>(from)[word];
+  for (int first = THREAD / 32 * 32; first < n; first += THREADS) {
+    const uint8_t* own = first + lane < n ? t.sight.at(row, rank0 + first + lane, values, offset, a.row_bytes) : nullptr;
+    const int there = min_(32, n - first);
+    UNROLL_8
+    for (int key = 0; key < there; key++) {
+      const uint32_t* from = reinterpret_cast<const uint32_t*>(shuffle64(reinterpret_cast<uint64_t>(own), key));
+      for (int word = lane; word < words; word += 32) tile[(first + key) * words + word] = from[word];
+    }
   }
   barrier();
   for (int i = THREAD; i < n; i += THREADS)
@@ -142,28 +147,40 @@ DEVICE void score_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int 
     for (int i = 0; i < t.dim; i += LANES) {
       kv_sixteen<FORMAT>(row, t.dim, i, values);
       UNROLL
-      for (int l = 0; l < LANES; l++)
-        if (i + l < t.dim) lanes[l] = fma_(x[i + l], values[l], lanes[l]);
+      for (int l = 0; l < LANES; l += 4) {
+        const Quad four = *reinterpret_cast<const Quad*>(x + i + l);
+        UNROLL
+        for (int j = 0; j < 4; j++)
+          if (i + l + j < t.dim) lanes[l + j] = fma_(as_float(four.v[j]), values[l + j], lanes[l + j]);
+      }
     }
     add_halves<8>(lanes), add_halves<4>(lanes), add_halves<2>(lanes);
     t.score[q * CHUNK + rank0 - t.base + key] = (lanes[0] + lanes[1]) * t.factor[key];
   }
 }
 
-// Queries q0 to q1 add the n values that lie in the tile, one after another: a thread a value of a query.
-template <int FORMAT, class Seen>
+// Queries q0 to q1 add the n values that lie in the tile, one after another: EACH elements of a query a thread.
+template <int FORMAT, int EACH, class Seen>
 DEVICE void value_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int n, int q0, int q1) {
-  for (int i = q0 * t.dim + THREAD; i < q1 * t.dim; i += THREADS) {
-    const int q = i / t.dim, d = i % t.dim;
+  const int parts = t.dim / EACH;
+  for (int i = q0 * parts + THREAD; i < q1 * parts; i += THREADS) {
+    const int q = i / parts, d = i % parts * EACH;
     const int end = min_(n, t.sight.rank(t.row(q)) + 1 - rank0);
     const float* p = t.score + q * CHUNK + rank0 - t.base;
-    float acc = t.sum[i];
+    const uint8_t* row = t.tile;
+    float acc[EACH], value[EACH];
+    UNROLL
+    for (int j = 0; j < EACH; j++) acc[j] = t.sum[q * t.dim + d + j];
     UNROLL_8
-    for (int k = 0; k < end; k++) {
+    for (int k = 0; k < end; k++, row += a.row_bytes) {
       const float weight = FORMAT == INT8 ? p[k] * t.factor[k] : p[k];
-      acc = fma_(weight, kv_element<FORMAT>(t.tile + k * a.row_bytes, t.dim, d), acc);
+      if (EACH == 4) kv_four<FORMAT>(row, t.dim, d, value);
+      else value[0] = kv_element<FORMAT>(row, t.dim, d);
+      UNROLL
+      for (int j = 0; j < EACH; j++) acc[j] = fma_(weight, value[j], acc[j]);
     }
-    t.sum[i] = acc;
+    UNROLL
+    for (int j = 0; j < EACH; j++) t.sum[q * t.dim + d + j] = acc[j];
   }
 }
 
@@ -181,7 +198,8 @@ DEVICE void over_tiles(const AttendArgs& a, const Item<Seen>& t, bool values) {
       if (n <= 0) continue;
       const int q0 = shared ? 0 : r * t.group, q1 = shared ? t.queries() : (r + 1) * t.group;
       bring<FORMAT>(a, t, t.row0 + r, rank0, n, values);
-      if (values) value_tile<FORMAT>(a, t, rank0, n, q0, q1);
+      if (values && t.dim % 4 == 0) value_tile<FORMAT, 4>(a, t, rank0, n, q0, q1);
+      else if (values) value_tile<FORMAT, 1>(a, t, rank0, n, q0, q1);
       else score_tile<FORMAT>(a, t, rank0, n, q0, q1);
     }
   }

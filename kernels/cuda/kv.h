@@ -96,27 +96,33 @@ DEVICE float kv_element(const uint8_t* row, int dim, int i) {
   return kv_int4(row, dim, i);
 }
 
-// Elements i to i + 15, or those that there are; i is a multiple of 16. Of integers four are read at once.
+// Elements i to i + 3; i and dim are multiples of 4. Of integers the four are read at once.
 template <int FORMAT>
-DEVICE void kv_sixteen(const uint8_t* row, int dim, int i, float* to) {
-  if (FORMAT == INT8 && i + 16 <= dim) {
+DEVICE void kv_four(const uint8_t* row, int dim, int i, float* to) {
+  if (FORMAT == INT8) {
+    const uint32_t four = *reinterpret_cast<const uint32_t*>(row + i);
     UNROLL
-    for (int j = 0; j < 4; j++) {
-      const uint32_t four = reinterpret_cast<const uint32_t*>(row + i)[j];
-      UNROLL
-      for (int b = 0; b < 4; b++) to[4 * j + b] = (float)(int8_t)(four >> 8 * b & 255);
-    }
+    for (int j = 0; j < 4; j++) to[j] = (float)(int8_t)(four >> 8 * j & 255);
     return;
   }
   if (FORMAT == INT4 && i / 32 * 32 + 32 <= dim) {
     const uint32_t pair = reinterpret_cast<const uint32_t*>(row + kv_scale_at(dim, INT4))[i / 16];
+    const uint32_t four = *reinterpret_cast<const uint32_t*>(row + i / 32 * 16 + i % 16) >> i / 16 % 2 * 4;
     UNROLL
-    for (int j = 0; j < 4; j++) {
-      const uint32_t four = reinterpret_cast<const uint32_t*>(row + i / 32 * 16)[j] >> i / 16 % 2 * 4;
-      UNROLL
-      for (int b = 0; b < 4; b++)
-        to[4 * j + b] = fma_((float)(four >> 8 * b & 15), as_float(pair << 16), as_float(pair & 0xffff0000u));
-    }
+    for (int j = 0; j < 4; j++)
+      to[j] = fma_((float)(four >> 8 * j & 15), as_float(pair << 16), as_float(pair & 0xffff0000u));
+    return;
+  }
+  UNROLL
+  for (int j = 0; j < 4; j++) to[j] = kv_element<FORMAT>(row, dim, i + j);
+}
+
+// Elements i to i + 15, zeros after the last; i is a multiple of 16.
+template <int FORMAT>
+DEVICE void kv_sixteen(const uint8_t* row, int dim, int i, float* to) {
+  if (dim % 4 == 0 && i + 16 <= dim) {
+    UNROLL
+    for (int j = 0; j < 16; j += 4) kv_four<FORMAT>(row, dim, i + j, to + j);
     return;
   }
   UNROLL

@@ -1,19 +1,20 @@
 // Matrix products of many rows by int8 tensor cores: the same bytes as product.h.
 //
 // One mma.m16n8k32 is one step of 32 inputs of 16 rows and 8 outputs, so the floats are added up step after step as
-// everywhere. A block has 64 rows and 64 outputs, a warp 16 and 32 of them; four steps of both lie in shared memory while
-// the next four are on their way. Weights with blocks of 16 are product.h's.
+// everywhere. A block has 64 rows and 32 outputs, a warp 16 and 16 of them; four steps of both lie in shared memory while
+// the next four are on their way. Steps after the last are zeros, which add nothing. Weights with blocks of 16 are
+// product.h's.
 #pragma once
 #include "product.h"
 
-constexpr int MATRIX_ROWS = 64, MATRIX_OUTPUTS = 64, MATRIX_STEPS = 4;
-constexpr int MATRIX_ROW_BYTES = 32 * MATRIX_STEPS + 16;  // so that eight rows lie in different banks
-constexpr int MATRIX_TILES = 4;                           // of 8 outputs, a warp
+constexpr int MATRIX_ROWS = 64, MATRIX_OUTPUTS = 32, MATRIX_STEPS = 4;
+constexpr int MATRIX_TILES = 2;  // of 8 outputs, a warp
 
 template <int FORMAT>
 struct MatrixMemory {
-  static constexpr int STEP_BYTES = FORMAT == INT4 ? 256 : 512;  // of a group of 16 outputs
-  uint8_t x[MATRIX_ROWS * MATRIX_ROW_BYTES];
+  static constexpr int STEP_BYTES = FORMAT == INT4 ? 256 : 512;                   // of a group of 16 outputs
+  static constexpr int ROW_BYTES = 32 * MATRIX_STEPS + (FORMAT == INT4 ? 32 : 16);  // rows that are read at once: other banks
+  uint8_t x[MATRIX_ROWS * ROW_BYTES];
   uint8_t w[MATRIX_OUTPUTS / LANES * MATRIX_STEPS * STEP_BYTES];
   float scale[MATRIX_STEPS][MATRIX_ROWS], weight_scale[MATRIX_STEPS][MATRIX_OUTPUTS];
   int32_t sum[MATRIX_STEPS][MATRIX_ROWS];
@@ -26,12 +27,12 @@ struct MatrixPlace {
   int row0, rows, group0, groups;  // groups: that there are, from group0 on
 };
 
-// What a thread brings of the next steps.
+// What a thread brings of the next steps; of weights and their scales some threads bring nothing.
 template <int FORMAT>
 struct Coming {
   static constexpr int X = MATRIX_ROWS * MATRIX_STEPS * 2 / 256;
-  static constexpr int W = MATRIX_OUTPUTS / LANES * MATRIX_STEPS * MatrixMemory<FORMAT>::STEP_BYTES / 16 / 256;
-  Quad x[X], w[W];
+  static constexpr int W = MATRIX_OUTPUTS / LANES * MATRIX_STEPS * MatrixMemory<FORMAT>::STEP_BYTES / 16;  // of all threads
+  Quad x[X], w;
   float scale, weight_scale;
   int32_t sum;
 };
@@ -47,41 +48,57 @@ DEVICE void fetch(const MatrixPlace& p, int t0, Coming<FORMAT>& to) {
     to.x[i] = there ? reinterpret_cast<const Quad*>(p.a.q + (int64_t)row * p.w.kpad() + t0 * 32)[part] : nothing;
   }
   constexpr int quads = MatrixMemory<FORMAT>::STEP_BYTES / 16;
-  UNROLL
-  for (int i = 0; i < to.W; i++) {
-    const int at = THREAD + 256 * i, group = at / (MATRIX_STEPS * quads), part = at % (MATRIX_STEPS * quads);
-    const bool there = group < p.groups && t0 + part / quads < steps;
-    to.w[i] = there ? reinterpret_cast<const Quad*>(group_of(p.w, p.group0 + group).data)[t0 * quads + part] : nothing;
-  }
-  const int t = THREAD / 64, place = THREAD % 64, step = t0 + t, block = step / p.w.block_steps();
-  const bool row_there = place < p.rows && step < steps, group_there = place / LANES < p.groups && step < steps;
-  to.scale = row_there ? p.a.scale[(int64_t)place * steps + step] : 0.0f;
-  to.sum = row_there ? p.a.sum[(int64_t)place * steps + step] : 0;
+  const int group = THREAD / (MATRIX_STEPS * quads), part = THREAD % (MATRIX_STEPS * quads);
+  const bool there = THREAD < to.W && group < p.groups && t0 + part / quads < steps;
+  to.w = there ? reinterpret_cast<const Quad*>(group_of(p.w, p.group0 + group).data)[t0 * quads + part] : nothing;
+  const int row = THREAD % MATRIX_ROWS, step = t0 + THREAD / MATRIX_ROWS;
+  const bool row_there = row < p.rows && step < steps;
+  to.scale = row_there ? p.a.scale[(int64_t)row * steps + step] : 0.0f;
+  to.sum = row_there ? p.a.sum[(int64_t)row * steps + step] : 0;
+  const int output = THREAD % MATRIX_OUTPUTS, of = t0 + THREAD / MATRIX_OUTPUTS, block = of / p.w.block_steps();
+  const bool output_there = THREAD < MATRIX_STEPS * MATRIX_OUTPUTS && output / LANES < p.groups && of < steps;
   to.weight_scale =
-      group_there ? half_to_float(group_of(p.w, p.group0 + place / LANES).scales[block * LANES + place % LANES]) : 0.0f;
+      output_there ? half_to_float(group_of(p.w, p.group0 + output / LANES).scales[block * LANES + output % LANES]) : 0.0f;
 }
+
+// Where the quad `part` of a step's weights lies: of every other two lines the halves change places, so that what a warp
+// reads at once lies in different banks.
+DEVICE int quad_place(int part) { return part ^ (part / 4 & 2); }
 
 template <int FORMAT>
 DEVICE void keep(const Coming<FORMAT>& from, MatrixMemory<FORMAT>& to) {
   UNROLL
   for (int i = 0; i < from.X; i++) {
     const int at = THREAD + 256 * i, row = at / (2 * MATRIX_STEPS), part = at % (2 * MATRIX_STEPS);
-    reinterpret_cast<Quad*>(to.x + row * MATRIX_ROW_BYTES)[part] = from.x[i];
+    reinterpret_cast<Quad*>(to.x + row * to.ROW_BYTES)[part] = from.x[i];
   }
-  UNROLL
-  for (int i = 0; i < from.W; i++) reinterpret_cast<Quad*>(to.w)[THREAD + 256 * i] = from.w[i];
-  to.scale[THREAD / 64][THREAD % 64] = from.scale;
-  to.sum[THREAD / 64][THREAD % 64] = from.sum;
-  to.weight_scale[THREAD / 64][THREAD % 64] = from.weight_scale;
+  if (THREAD < from.W) reinterpret_cast<Quad*>(to.w)[quad_place(THREAD)] = from.w;
+  to.scale[THREAD / MATRIX_ROWS][THREAD % MATRIX_ROWS] = from.scale;
+  to.sum[THREAD / MATRIX_ROWS][THREAD % MATRIX_ROWS] = from.sum;
+  if (THREAD < MATRIX_STEPS * MATRIX_OUTPUTS)
+    to.weight_scale[THREAD / MATRIX_OUTPUTS][THREAD % MATRIX_OUTPUTS] = from.weight_scale;
 }
 
-// Four inputs of an output: number 4 * part of the step's 32, in the order in which the rows lie.
+// The inputs of a step that lane c of a row or an output multiplies, twice four: of int4 those of the low and of the high
+// halves of line c, else of lines c and c + 4.
 template <int FORMAT>
-DEVICE uint32_t weight_word(const MatrixMemory<FORMAT>& m, int step, int output, int part) {
+DEVICE void weight_words(const MatrixMemory<FORMAT>& m, int step, int output, int c, uint32_t* b) {
   const uint32_t* lines = reinterpret_cast<const uint32_t*>(m.w) +
-                          ((output / LANES) * MATRIX_STEPS + step) * (m.STEP_BYTES / 4) + output % LANES;
-  if (FORMAT == INT8) return lines[part * LANES] ^ 0x80808080u;
-  return lines[part / 2 * LANES] >> (part & 1) * 4 & 0x0f0f0f0fu;
+                          ((output / LANES) * MATRIX_STEPS + step) * (m.STEP_BYTES / 4) + c * LANES +
+                          (output % LANES ^ (c & 2) * 4);
+  if (FORMAT == INT4) b[0] = lines[0] & 0x0f0f0f0fu, b[1] = lines[0] >> 4 & 0x0f0f0f0fu;
+  else b[0] = lines[0] ^ 0x80808080u, b[1] = lines[4 * LANES] ^ 0x80808080u;
+}
+
+template <int FORMAT>
+DEVICE void row_words(const MatrixMemory<FORMAT>& m, int step, int row, int c, uint32_t& low, uint32_t& high) {
+  const uint8_t* of = m.x + row * m.ROW_BYTES + step * 32;
+  if (FORMAT == INT4) {
+    const Pair both = reinterpret_cast<const Pair*>(of)[c];
+    low = both.v[0], high = both.v[1];
+  } else {
+    low = reinterpret_cast<const uint32_t*>(of)[c], high = reinterpret_cast<const uint32_t*>(of)[c + 4];
+  }
 }
 
 // Weights with zero points have kernels of their own: in one they would take registers from the others.
@@ -93,29 +110,32 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
                         Total* acc) {
   const int g = (THREAD & 31) >> 2, c = THREAD & 3;
   uint32_t a[4];
-  UNROLL
-  for (int i = 0; i < 4; i++) {
-    const uint8_t* of = m.x + (row + g + (i & 1) * 8) * MATRIX_ROW_BYTES;
-    a[i] = reinterpret_cast<const uint32_t*>(of)[step * 8 + c + (i >> 1) * 4];
-  }
+  row_words(m, step, row + g, c, a[0], a[2]);
+  row_words(m, step, row + g + 8, c, a[1], a[3]);
+  const int sums[2] = {m.sum[step][row + g], m.sum[step][row + g + 8]};
+  const float scales[2] = {m.scale[step][row + g], m.scale[step][row + g + 8]};
   UNROLL
   for (int n = 0; n < MATRIX_TILES; n++) {
     const int first = output + n * 8;
-    const uint32_t b[2] = {weight_word<FORMAT>(m, step, first + g, c), weight_word<FORMAT>(m, step, first + g, c + 4)};
-    int d[4] = {0, 0, 0, 0};
+    uint32_t b[2];
+    weight_words(m, step, first + g, c, b);
+    const Pair pair = *reinterpret_cast<const Pair*>(&m.weight_scale[step][first + 2 * c]);
+    int d[4];
+    UNROLL
+    for (int i = 0; i < 4; i++) d[i] = FORMAT == INT4 ? -8 * sums[i >> 1] : 0;
     mma_s8(d, a, b);
     UNROLL
     for (int i = 0; i < 4; i++) {
-      const int r = row + g + (i >> 1) * 8, o = first + 2 * c + (i & 1);
-      const int sum = FORMAT == INT4 ? d[i] - 8 * m.sum[step][r] : d[i];
+      const float weight_scale = as_float(pair.v[i & 1]);
       Total& total = acc[n * 4 + i];
       if (ZEROS == NO_ZEROS) {
-        total.all = fma_((float)sum, m.weight_scale[step][o] * m.scale[step][r], total.all);
+        total.all = fma_((float)d[i], weight_scale * scales[i >> 1], total.all);
         continue;
       }
-      if (r >= p.rows || o / LANES >= p.groups) continue;
-      const Added added = {sum, m.weight_scale[step][o], m.scale[step][r]};
-      add_step(p.w, group_of(p.w, p.group0 + o / LANES), added, o % LANES, t, m.sum[step][r],
+      const int r = row + g + (i >> 1) * 8, o = first + 2 * c + (i & 1);
+      if (r >= p.rows || o / LANES >= p.groups || t >= p.w.steps()) continue;
+      const Added added = {d[i], weight_scale, scales[i >> 1]};
+      add_step(p.w, group_of(p.w, p.group0 + o / LANES), added, o % LANES, t, sums[i >> 1],
                p.a.block_sum + (int64_t)r * p.w.blocks(), total);
     }
   }
@@ -123,7 +143,7 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
 
 template <int FORMAT, int ZEROS>
 DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Total* acc) {
-  const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 32, steps = p.w.steps();
+  const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 16, steps = p.w.steps();
   UNROLL
   for (int i = 0; i < MATRIX_TILES * 4; i++) acc[i] = {0.0f, 0.0f};
   Coming<FORMAT> coming;
@@ -133,39 +153,33 @@ DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Tota
     keep(coming, memory);
     barrier();
     if (t0 + MATRIX_STEPS < steps) fetch(p, t0 + MATRIX_STEPS, coming);
-    const int n = min_(MATRIX_STEPS, steps - t0);
-    ONCE
-    for (int s = 0; s < n; s++) matrix_step<FORMAT, ZEROS>(p, memory, s, t0 + s, row, output, acc);
+    UNROLL
+    for (int s = 0; s < MATRIX_STEPS; s++) matrix_step<FORMAT, ZEROS>(p, memory, s, t0 + s, row, output, acc);
   }
 }
 
-// Stores the block's outputs, half of its rows at a time, by way of shared memory: written out for each of a thread's
-// sums, the epilogue would not fit into the GPU's memory for instructions.
+// Stores the block's outputs by way of shared memory: written out for each of a thread's sums, the epilogue would not fit
+// into the GPU's memory for instructions.
 DEVICE void put_all(const ProductArgs& a, const MatrixPlace& p, const Total* acc, const float* gate, float* memory) {
-  const int warp = THREAD >> 5, g = (THREAD & 31) >> 2, c = THREAD & 3, half = MATRIX_ROWS / 2;
-  float* gates = memory + half * MATRIX_OUTPUTS;
+  const int warp = THREAD >> 5, g = (THREAD & 31) >> 2, c = THREAD & 3;
+  float* gates = memory + MATRIX_ROWS * MATRIX_OUTPUTS;
+  barrier();
+  UNROLL
+  for (int i = 0; i < MATRIX_TILES * 4; i++) {
+    const int row = warp % 4 * 16 + g + (i >> 1 & 1) * 8, output = warp / 4 * 16 + i / 4 * 8 + 2 * c + (i & 1);
+    memory[row * MATRIX_OUTPUTS + output] = acc[i].all;
+    if (a.epilogue == GLU) gates[row * MATRIX_OUTPUTS + output] = gate[i];
+  }
+  barrier();
   ONCE
-  for (int first = 0; first < MATRIX_ROWS; first += half) {
-    barrier();
-    if (warp % 4 / 2 * half == first) {
-      UNROLL
-      for (int i = 0; i < MATRIX_TILES * 4; i++) {
-        const int row = warp % 2 * 16 + g + (i >> 1 & 1) * 8, output = warp / 4 * 32 + i / 4 * 8 + 2 * c + (i & 1);
-        memory[row * MATRIX_OUTPUTS + output] = acc[i].all;
-        if (a.epilogue == GLU) gates[row * MATRIX_OUTPUTS + output] = gate[i];
-      }
-    }
-    barrier();
-    ONCE
-    for (int at = THREAD; at < half * MATRIX_OUTPUTS; at += THREADS) {
-      const int row = first + at / MATRIX_OUTPUTS, output = at % MATRIX_OUTPUTS;
-      if (row < p.rows && output / LANES < p.groups)
-        put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, memory[at], a.epilogue == GLU ? gates[at] : 0.0f);
-    }
+  for (int at = THREAD; at < p.rows * MATRIX_OUTPUTS; at += THREADS) {
+    const int row = at / MATRIX_OUTPUTS, output = at % MATRIX_OUTPUTS;
+    if (output / LANES < p.groups)
+      put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, memory[at], a.epilogue == GLU ? gates[at] : 0.0f);
   }
 }
 
-// 64 outputs (of GLU: 64 gates and what they gate) [x] of 64 rows [y].
+// 32 outputs (of GLU: 32 gates and what they gate) [x] of 64 rows [y].
 template <int FORMAT, int ZEROS>
 DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   MatrixMemory<FORMAT>& memory = *reinterpret_cast<MatrixMemory<FORMAT>*>(shared);
@@ -194,6 +208,6 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
     matrix_block<FORMAT, ZEROS>(a, memory);       \
   }
 MATRIX(matrix_int4, INT4, NO_ZEROS, 2)
-MATRIX(matrix_int8, INT8, NO_ZEROS, 1)
+MATRIX(matrix_int8, INT8, NO_ZEROS, 2)
 MATRIX(matrix_int4_zeros, INT4, ZEROS_IN_STEPS, 1)
 MATRIX(matrix_int8_zeros, INT8, ZEROS_BY_BLOCK, 1)

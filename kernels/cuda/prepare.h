@@ -40,6 +40,13 @@ DEVICE float normed(float x, const Norm& norm, const Stats& s, int i) {
 
 // Eight inputs from `i` on, zeros after the last.
 DEVICE void load_eight(const float* x, const Norm& norm, const Stats& stats, int i, int k, float* v) {
+  if (k % 4 == 0 && i + 8 <= k) {
+    const Quad* from = reinterpret_cast<const Quad*>(x + i);
+    const Quad low = from[0], high = from[1];
+    UNROLL
+    for (int j = 0; j < 8; j++) v[j] = normed(as_float(j < 4 ? low.v[j & 3] : high.v[j & 3]), norm, stats, i + j);
+    return;
+  }
   UNROLL
   for (int j = 0; j < 8; j++) v[j] = i + j < k ? normed(x[i + j], norm, stats, i + j) : 0.0f;
 }
@@ -84,7 +91,13 @@ DEVICE void quantize_row(const float* x, const Norm& norm, const Stats& stats, c
 // Rows [rows, k] in shared memory, and what their norm needs of each; nothing if there is no norm.
 DEVICE const float* stage_rows(const float* x, const Norm& norm, int rows, int k, Stats* stats, float* memory) {
   if (norm.kind == NO_NORM) return x;
-  for (int i = THREAD; i < rows * k; i += THREADS) memory[i] = x[i];
+  if (k % 4 == 0) {
+    UNROLL_8
+    for (int i = THREAD; i < rows * k / 4; i += THREADS)
+      reinterpret_cast<Quad*>(memory)[i] = reinterpret_cast<const Quad*>(x)[i];
+  } else {
+    for (int i = THREAD; i < rows * k; i += THREADS) memory[i] = x[i];
+  }
   barrier();
   for (int m = THREAD >> 5; m < rows; m += THREADS >> 5) {
     const Stats found = row_stats(memory + (int64_t)m * k, norm, k);
@@ -152,8 +165,13 @@ KERNEL(embed, EmbedArgs, 256) {
   if (row >= a.step->rows) return;
   const int token = a.step->tokens[row];
   float* out = a.out + (int64_t)row * a.hidden;
-  for (int i = THREAD; i < a.hidden; i += THREADS)
-    out[i] = token < 0 ? a.step->given[(int64_t)(-1 - token) * a.hidden + i] : embedding(a.w, token, i) * a.scale;
+  if (token < 0) {
+    const float* given = a.step->given + (int64_t)(-1 - token) * a.hidden;
+    for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = given[i];
+    return;
+  }
+  UNROLL_8
+  for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = embedding(a.w, token, i) * a.scale;
 }
 
 // ---- between products ------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 NORMS = {"none": 0, "rms": 1, "layer": 2}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
 PAGE_SLOTS, CHUNK, LANES, STRIP, PRODUCT_STEPS, MOST_QUERIES = 64, 256, 16, 512, 64, 16
-MATRIX_ROWS = MATRIX_OUTPUTS = 64
-# Shared memory of a block (MatrixMemory): rows, weights, scales and sums of four steps.
-MATRIX_BYTES = {name: 64 * 144 + 4 * 4 * step + 3 * 4 * 4 * 64 for name, step in (("int4", 256), ("int8", 512))}
+MATRIX_ROWS, MATRIX_OUTPUTS = 64, 32
+# Shared memory of a block: MatrixMemory, and afterwards the outputs and what gates them, which take more.
+MATRIX_BYTES = 2 * 4 * MATRIX_ROWS * MATRIX_OUTPUTS
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 

@@ -212,7 +212,7 @@ class Stack:
         zeros = "_zeros" if p.w.zeros else ""
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
         grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
-        self.launch(f"matrix_{name}{zeros}", grid, _THREADS, structs.MATRIX_BYTES[name], p.pack(step))
+        self.launch(f"matrix_{name}{zeros}", grid, _THREADS, structs.MATRIX_BYTES, p.pack(step))
 
     def _float(self, step: int, rows: int, p: Product) -> None:
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
@@ -243,7 +243,7 @@ class Stack:
 
     def embed(self, step: int, rows: int) -> None:
         w, width = self.model.weights("embed"), self.spec.hidden_size
-        self.launch("embed", (rows, 1), 128, 0, structs.embed(step, w, self.hidden, self.spec.embed_scale, width))
+        self.launch("embed", (rows, 1), self.device.sizes.threads, 0, structs.embed(step, w, self.hidden, self.spec.embed_scale, width))
 
     def keep(self, step: int, shape: StepShape, block: int) -> None:
         """Copy the state after a block, if it is requested."""
