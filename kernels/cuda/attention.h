@@ -8,6 +8,7 @@
 #include "prepare.h"
 
 constexpr int MOST_QUERIES = 16;  // of an item
+constexpr int AT_ONCE = 16;       // words of keys on their way to a lane; divides a warp
 
 DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
   return reinterpret_cast<uint8_t*>(step->pages[view->pages + slot / PAGE_SLOTS]) + offset + slot % PAGE_SLOTS * row_bytes;
@@ -114,11 +115,18 @@ DEVICE void bring(const AttendArgs& a, const Item<Seen>& t, int row, int rank0, 
   for (int first = THREAD / 32 * 32; first < n; first += THREADS) {
     const uint8_t* own = first + lane < n ? t.sight.at(row, rank0 + first + lane, values, offset, a.row_bytes) : nullptr;
     const int there = min_(32, n - first);
-    UNROLL_8
-    for (int key = 0; key < there; key++) {
-      const uint32_t* from = reinterpret_cast<const uint32_t*>(shuffle64(reinterpret_cast<uint64_t>(own), key));
-      for (int word = lane; word < words; word += 32) tile[(first + key) * words + word] = from[word];
-    }
+    for (int key = 0; key < there; key += AT_ONCE)
+      for (int word = lane; word - lane < words; word += 32) {
+        uint32_t found[AT_ONCE];  // all are asked for before the first is stored
+        UNROLL
+        for (int j = 0; j < AT_ONCE; j++) {
+          const uint32_t* from = reinterpret_cast<const uint32_t*>(shuffle64(reinterpret_cast<uint64_t>(own), key + j));
+          found[j] = key + j < there && word < words ? from[word] : 0;
+        }
+        UNROLL
+        for (int j = 0; j < AT_ONCE; j++)
+          if (key + j < there && word < words) tile[(first + key + j) * words + word] = found[j];
+      }
   }
   barrier();
   for (int i = THREAD; i < n; i += THREADS)

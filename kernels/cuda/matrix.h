@@ -9,6 +9,9 @@
 
 constexpr int MATRIX_ROWS = 64, MATRIX_OUTPUTS = 32, MATRIX_STEPS = 4;
 constexpr int MATRIX_TILES = 2;  // of 8 outputs, a warp
+// The bits of 1.5 * 2^23: an integer below 2^22 added to them is that float and the integer, which is faster than to convert it.
+constexpr int FLOAT_SHIFT = 0x4b400000;
+constexpr float SHIFTED = 12582912.0f;
 
 template <int FORMAT>
 struct MatrixMemory {
@@ -25,6 +28,7 @@ struct MatrixPlace {
   Weights w;
   Prepared a;
   int row0, rows, group0, groups;  // groups: that there are, from group0 on
+  int steps, block_steps;
 };
 
 // What a thread brings of the next steps; of weights and their scales some threads bring nothing.
@@ -37,28 +41,52 @@ struct Coming {
   int32_t sum;
 };
 
+// Where a thread finds that: the addresses of step 0; null: nothing is there.
 template <int FORMAT>
-DEVICE void fetch(const MatrixPlace& p, int t0, Coming<FORMAT>& to) {
+struct Sources {
+  const Quad *x[Coming<FORMAT>::X], *w;
+  const float* scale;
+  const int32_t* sum;
+  const uint16_t* weight_scale;
+};
+
+template <int FORMAT>
+DEVICE Sources<FORMAT> sources_of(const MatrixPlace& p) {
+  constexpr int quads = MatrixMemory<FORMAT>::STEP_BYTES / 16, all = MATRIX_STEPS * quads;
+  Sources<FORMAT> found;
+  UNROLL
+  for (int i = 0; i < Coming<FORMAT>::X; i++) {
+    const int at = THREAD + 256 * i, row = at / (2 * MATRIX_STEPS);
+    found.x[i] = row < p.rows ? reinterpret_cast<const Quad*>(prepared_row(p.a, p.w, row).q) : nullptr;
+  }
+  const int group = THREAD / all, row = THREAD % MATRIX_ROWS, output = THREAD % MATRIX_OUTPUTS;
+  const bool brings = THREAD < Coming<FORMAT>::W && group < p.groups;
+  found.w = brings ? reinterpret_cast<const Quad*>(group_of(p.w, p.group0 + group).data) : nullptr;
+  found.scale = row < p.rows ? prepared_row(p.a, p.w, row).scale : nullptr;
+  found.sum = row < p.rows ? prepared_row(p.a, p.w, row).sum : nullptr;
+  const bool scales = THREAD < MATRIX_STEPS * MATRIX_OUTPUTS && output / LANES < p.groups;
+  found.weight_scale = scales ? group_of(p.w, p.group0 + output / LANES).scales + output % LANES : nullptr;
+  return found;
+}
+
+template <int FORMAT>
+DEVICE void fetch(const MatrixPlace& p, const Sources<FORMAT>& from, int t0, Coming<FORMAT>& to) {
+  constexpr int quads = MatrixMemory<FORMAT>::STEP_BYTES / 16;
   const Quad nothing = {{0, 0, 0, 0}};
-  const int steps = p.w.steps();
+  const int left = p.steps - t0;
   UNROLL
   for (int i = 0; i < to.X; i++) {
-    const int at = THREAD + 256 * i, row = at / (2 * MATRIX_STEPS), part = at % (2 * MATRIX_STEPS);
-    const bool there = row < p.rows && t0 + part / 2 < steps;
-    to.x[i] = there ? reinterpret_cast<const Quad*>(p.a.q + (int64_t)row * p.w.kpad() + t0 * 32)[part] : nothing;
+    const int part = (THREAD + 256 * i) % (2 * MATRIX_STEPS);
+    to.x[i] = from.x[i] && part / 2 < left ? from.x[i][t0 * 2 + part] : nothing;
   }
-  constexpr int quads = MatrixMemory<FORMAT>::STEP_BYTES / 16;
-  const int group = THREAD / (MATRIX_STEPS * quads), part = THREAD % (MATRIX_STEPS * quads);
-  const bool there = THREAD < to.W && group < p.groups && t0 + part / quads < steps;
-  to.w = there ? reinterpret_cast<const Quad*>(group_of(p.w, p.group0 + group).data)[t0 * quads + part] : nothing;
-  const int row = THREAD % MATRIX_ROWS, step = t0 + THREAD / MATRIX_ROWS;
-  const bool row_there = row < p.rows && step < steps;
-  to.scale = row_there ? p.a.scale[(int64_t)row * steps + step] : 0.0f;
-  to.sum = row_there ? p.a.sum[(int64_t)row * steps + step] : 0;
-  const int output = THREAD % MATRIX_OUTPUTS, of = t0 + THREAD / MATRIX_OUTPUTS, block = of / p.w.block_steps();
-  const bool output_there = THREAD < MATRIX_STEPS * MATRIX_OUTPUTS && output / LANES < p.groups && of < steps;
-  to.weight_scale =
-      output_there ? half_to_float(group_of(p.w, p.group0 + output / LANES).scales[block * LANES + output % LANES]) : 0.0f;
+  const int part = THREAD % (MATRIX_STEPS * quads);
+  to.w = from.w && part / quads < left ? from.w[t0 * quads + part] : nothing;
+  const int step = THREAD / MATRIX_ROWS, of = THREAD / MATRIX_OUTPUTS;
+  const bool there = from.scale && step < left;
+  to.scale = there ? from.scale[t0 + step] : 0.0f;
+  to.sum = there ? from.sum[t0 + step] : 0;
+  const int block = p.block_steps == 1 ? t0 + of : (t0 + of) / p.block_steps;
+  to.weight_scale = from.weight_scale && of < left ? half_to_float(from.weight_scale[block * LANES]) : 0.0f;
 }
 
 // Where the quad `part` of a step's weights lies: of every other two lines the halves change places, so that what a warp
@@ -122,19 +150,19 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
     const Pair pair = *reinterpret_cast<const Pair*>(&m.weight_scale[step][first + 2 * c]);
     int d[4];
     UNROLL
-    for (int i = 0; i < 4; i++) d[i] = FORMAT == INT4 ? -8 * sums[i >> 1] : 0;
+    for (int i = 0; i < 4; i++) d[i] = FLOAT_SHIFT - (FORMAT == INT4 ? 8 * sums[i >> 1] : 0);
     mma_s8(d, a, b);
     UNROLL
     for (int i = 0; i < 4; i++) {
       const float weight_scale = as_float(pair.v[i & 1]);
       Total& total = acc[n * 4 + i];
       if (ZEROS == NO_ZEROS) {
-        total.all = fma_((float)d[i], weight_scale * scales[i >> 1], total.all);
+        total.all = fma_(as_float((uint32_t)d[i]) - SHIFTED, weight_scale * scales[i >> 1], total.all);
         continue;
       }
       const int r = row + g + (i >> 1) * 8, o = first + 2 * c + (i & 1);
-      if (r >= p.rows || o / LANES >= p.groups || t >= p.w.steps()) continue;
-      const Added added = {d[i], weight_scale, scales[i >> 1]};
+      if (r >= p.rows || o / LANES >= p.groups || t >= p.steps) continue;
+      const Added added = {d[i] - FLOAT_SHIFT, weight_scale, scales[i >> 1]};
       add_step(p.w, group_of(p.w, p.group0 + o / LANES), added, o % LANES, t, sums[i >> 1],
                p.a.block_sum + (int64_t)r * p.w.blocks(), total);
     }
@@ -143,16 +171,17 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
 
 template <int FORMAT, int ZEROS>
 DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Total* acc) {
-  const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 16, steps = p.w.steps();
+  const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 16, steps = p.steps;
+  const Sources<FORMAT> from = sources_of<FORMAT>(p);
   UNROLL
   for (int i = 0; i < MATRIX_TILES * 4; i++) acc[i] = {0.0f, 0.0f};
   Coming<FORMAT> coming;
-  fetch(p, 0, coming);
+  fetch(p, from, 0, coming);
   for (int t0 = 0; t0 < steps; t0 += MATRIX_STEPS) {
     barrier();
     keep(coming, memory);
     barrier();
-    if (t0 + MATRIX_STEPS < steps) fetch(p, t0 + MATRIX_STEPS, coming);
+    if (t0 + MATRIX_STEPS < steps) fetch(p, from, t0 + MATRIX_STEPS, coming);
     UNROLL
     for (int s = 0; s < MATRIX_STEPS; s++) matrix_step<FORMAT, ZEROS>(p, memory, s, t0 + s, row, output, acc);
   }
@@ -189,6 +218,7 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   p.group0 = BLOCK_X * (MATRIX_OUTPUTS / LANES), p.groups = min_(MATRIX_OUTPUTS / LANES, half - p.group0);
   if (p.rows <= 0) return;
   p.a = prepared_row(a.a, p.w, p.row0);
+  p.steps = p.w.steps(), p.block_steps = p.w.block_steps();
   float gate[MATRIX_TILES * 4];
   Total acc[MATRIX_TILES * 4];
   ONCE
