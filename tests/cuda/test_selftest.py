@@ -75,10 +75,10 @@ def test_the_cases_run_every_kernel() -> None:
     text = "".join(path.read_text("utf-8") for path in sorted(HERE.glob("*.h")))
     there = set(re.findall(r"^(?:KERNEL|PRODUCT|MATRIX|ATTEND|ATTEND_VIEW)\((\w+)", text, re.MULTILINE))
     run = set[str]()
-    for case in (INT4, NARROW, CASES[9], CASES[12], NORMS, EXPERTS, RECURRENT, *CASES[21:]):
+    for case in (INT4, NARROW, CASES[4], CASES[9], CASES[12], CASES[17], NORMS, EXPERTS, RECURRENT, *CASES[21:]):
         for missing in ((), ("matrix", "fused")) if case in (INT4, NORMS) else ((),):
             run |= {kernel for kernel, _ in check.trace(emulated.Emulated().without(missing), case)[0]}
-    assert len(there) == 43
+    assert len(there) == 45
     assert run == there
 
 
@@ -108,7 +108,9 @@ def test_the_file_is_that_which_its_command_makes() -> None:
         ("prepare", 16, CASES[9]),
         ("product_int4_1", out_of_product(), INT4),
         ("product_int4_8", out_of_product(), INT4),
-        ("matrix_int8", out_of_product(), NORMS),
+        ("matrix_int8", out_of_product(), CASES[4]),
+        ("matrix_int8_zeros", out_of_product(), NORMS),
+        ("matrix_int4_zeros", out_of_product(), CASES[17]),
         ("product_f16", out_of_product(), CASES[9]),
         ("attend_int4", 16, NARROW),
         ("merge_chunks", 24, NARROW),
@@ -236,14 +238,14 @@ def test_doctor_says_that_all_is_well(two_cases: None) -> None:
 
 
 def test_doctor_names_what_is_wrong(two_cases: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "open_device", lambda place: Faulty("matrix_int8", out_of_product()))
+    monkeypatch.setattr(cuda, "open_device", lambda place: Faulty("matrix_int8_zeros", out_of_product()))
     done = CliRunner().invoke(_app.app, ["doctor", "--device", "cuda"])
     assert done.exit_code == 1
     assert "emulated, driver faulty 1.0" in done.stdout
     assert f"right without matrix, which is what edgedec will do: {NORMS.name}" in done.stdout
-    assert "1 of 2 cases are wrong: matrix_int8" in done.stdout
+    assert "1 of 2 cases are wrong: matrix_int8_zeros" in done.stdout
     found = json.loads(CliRunner().invoke(_app.app, ["doctor", "--device", "cuda", "--json"]).stdout)
-    assert [case["kernel"] for case in found["cases"]] == ["", "matrix_int8"]
+    assert [case["kernel"] for case in found["cases"]] == ["", "matrix_int8_zeros"]
     assert len(found["problems"]) == 1
 
 

@@ -72,7 +72,7 @@ def test_64_kib_of_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_does_not_fit_is_named_when_a_model_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated.Emulated, "shared_bytes", 16 << 10)
     said = (
-        "emulated: attention of 8 heads of 256 values with a cache of f32 needs 25,728 bytes of memory that a "
+        "emulated: attention of 8 heads of 256 values with a cache of f32 needs 25,604 bytes of memory that a "
         "work-group shares, of 16,384; use another device, as --device cpu"
     )
     with pytest.raises(RuntimeUnavailable) as caught:
@@ -84,8 +84,10 @@ def test_rows_give_way_before_keys_do() -> None:
     block = Attention(4, 2, 128, scale=1.0)
     assert most_rows({0: block}, {0: 132}, 227 << 10) == 8
     assert most_rows({0: block}, {0: 132}, 32 << 10) == 6
-    assert attend_bytes(12, 128, 132) <= 32 << 10 < attend_bytes(14, 128, 132)
+    assert attend_bytes(12, 128, 132, 32) <= 32 << 10 < attend_bytes(14, 128, 132, 32)
     wide = replace(block, head_dim=256)
     assert most_rows({0: block, 1: wide}, {0: 132, 1: 1024}, 32 << 10) == 1
     assert keys_at_once(2, 256, 1024, 32 << 10) == 16
     assert keys_at_once(12, 128, 132, 32 << 10) == 32
+    assert keys_at_once(12, 128, 132, 227 << 10, 256) == 256
+    assert keys_at_once(16, 256, 1024, 227 << 10, 256) == 128
