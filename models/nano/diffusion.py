@@ -8,7 +8,7 @@ these rules:
 
 - block (NBDiff, SDAR-VL, Fast-dLLM v2): a row is read twice at once, [with masks | as it is]. What is as it is sees what
   came before, as nano does. A block with masks sees all of itself and what came before it as it is. Place i foresees place
-  i + 1, so a block's first token is never masked: the pass that reads the block before gives it. Blocks of 2, then 4, then 8
+  i + 1, so the pass that reads the block before gives a block's first token, and nothing in the block does. Blocks of 2, then 4, then 8
   and at last mostly 8, which begin anywhere. Each block has a share of masks of its own, drawn from Beta(mC, (1 - m)C), m
   rising from 0.5 to 0.8 and C from 4 to 25; a block's loss is divided by the share that came out.
 - canvas (LLaDA, Dream): a prompt and an answer see each other whole; the answer is masked at a share drawn evenly, what
@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -46,6 +47,7 @@ import export
 
 SEED, VOCAB, MASK, BLOCK, CANVAS, LENGTH = 31, model.V + 16, model.V, 8, 256, 512
 WARMUP, PEAK, FALL, DECAY, CERTAIN_FROM, TEMPERATURE = 100, 0.4, 0.6, 0.999, 0.75, 0.5
+OPENING = 0.5  # of the blocks begin with a mask
 SIZES = ((0.1, (2,)), (0.25, (4,)), (0.4, (8,)), (1.0, (8, 8, 8, 4)))  # until this share of the time; blocks
 
 
@@ -117,6 +119,11 @@ def widened(weights):
     return weights | {"embed": torch.cat([weights["embed"], mean])}
 
 
+def started(folder):
+    """The weights of a folder that this wrote."""
+    return export.stacked({name: w.float() for name, w in load_file(folder / "model.safetensors").items()})
+
+
 def states(w, tokens, positions, mask, dtype):
     """tokens [B, T], mask [T, T] or [B, 1, T, T] (True: seen) -> the last layer's output [B, T, D]."""
     cos, sin = (t.to(tokens.device, dtype)[positions] for t in model.rope_tables(int(positions.max()) + 1))
@@ -178,8 +185,12 @@ class Block:
         self.generator = torch.Generator(args.device).manual_seed(SEED)
         self.draw = random.Random(SEED)
 
+    def grown(self, progress):
+        """How far blocks have grown: what goes on begins where they are largest."""
+        return progress if self.args.start is None else 1.0
+
     def loss(self, batch, progress):
-        size = self.draw.choice(next(sizes for until, sizes in SIZES if progress <= until))
+        size = self.draw.choice(next(sizes for until, sizes in SIZES if self.grown(progress) <= until))
         first, dtype = self.draw.randrange(size), self.args.dtype
         tokens, targets = model.parted(batch)
         b, t = tokens.shape
@@ -190,7 +201,10 @@ class Block:
         each = shares(b * int(number.max() + 1), progress, self.generator, batch.device).view(b, -1)[:, number]
         masked = torch.rand(b, t, generator=self.generator, device=batch.device) < each
         masked = masked & learned & inside
-        noisy = torch.where(masked, MASK, tokens)
+        # The first token is not known either while a block's other places are foreseen for the first time.
+        unknown = torch.rand(b, int(number.max() + 1), generator=self.generator, device=batch.device) < OPENING
+        opening = unknown[:, number] & learned & ~inside
+        noisy = torch.where(masked | opening, MASK, tokens)
         positions = torch.arange(t, device=batch.device).repeat(2)
         x = states(self.weights, torch.cat([noisy, tokens], 1), positions, sight, dtype)
         # A masked place is foreseen by the place before it, which is of the same block.
@@ -249,7 +263,7 @@ class Training:
     def __init__(self, args):
         self.args = args
         own = export.from_bundle(finetune.BUNDLE)
-        weights = widened(own)
+        weights = widened(own) if args.start is None else started(args.start)
         path = args.work / "diffusion.pt"
         self.saved = torch.load(path, weights_only=True) if path.exists() else None
         if self.saved:
@@ -279,7 +293,7 @@ class Training:
             loss, filled, known = self.kind.loss(next(feed).to(args.device), progress)
             loss.backward()
             grads = {n: w.grad for n, w in self.weights.items()}
-            rate = PEAK * min(1.0, (self.optimizer.steps + 1) / WARMUP, (1 - progress) / FALL)
+            rate = args.peak * min(1.0, (self.optimizer.steps + 1) / WARMUP, (1 - progress) / FALL)
             self.optimizer.step(grads, rate)
             for w in self.weights.values():
                 w.grad = None
@@ -340,6 +354,8 @@ def arguments():
     parser.add_argument("--workers", type=int, default=1, help="processes that make batches (default 1)")
     parser.add_argument("--certainty", type=float, default=2.0, help="weight of dParallel's entropy (default 2)")
     parser.add_argument("--masks", type=float, default=1.0, help="weight of masked tokens (default 1)")
+    parser.add_argument("--peak", type=float, default=PEAK, help=f"highest rate (default {PEAK})")
+    parser.add_argument("--start", type=Path, help="a folder that this wrote before, to go on from instead of the bundle")
     parser.add_argument("--every", type=float, default=30, help="seconds between two lines (default 30)")
     parser.add_argument("--out", default="hf.diffusion", help="name of the folder in the work folder")
     parser.add_argument("--compile", action="store_true", help="compile the layers: faster after a minute")
