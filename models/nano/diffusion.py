@@ -3,19 +3,18 @@
 python models/nano/diffusion.py --text TEXTS --work build/nano-block --minutes 90
 python models/nano/diffusion.py --text TEXTS --work build/nano-canvas --kind canvas --minutes 90
 
-Goes on from the bundle with 16 more rows of the embedding, of which the first is MASK. What stands in a row is the sum of
-these rules:
+Goes on from the bundle with 16 more rows of the embedding; the first of them is MASK. The rules:
 
-- block (NBDiff, SDAR-VL, Fast-dLLM v2): a row is read twice at once, [with masks | as it is]. What is as it is sees what
-  came before, as nano does. A block with masks sees all of itself and what came before it as it is. Place i foresees place
-  i + 1, so the pass that reads the block before gives a block's first token, and nothing in the block does. Blocks of 2, then 4, then 8
-  and at last mostly 8, which begin anywhere. Each block has a share of masks of its own, drawn from Beta(mC, (1 - m)C), m
-  rising from 0.5 to 0.8 and C from 4 to 25; a block's loss is divided by the share that came out.
-- canvas (LLaDA, Dream): a prompt and an answer see each other whole; the answer is masked at a share drawn evenly, what
-  follows its end are end tokens. Shifted, as Dream is, so that nano's weights are of use.
+- block (NBDiff, SDAR-VL, Fast-dLLM v2): a row is read twice at once, [with masks | as it is]. Tokens as they are see what
+  came before, as nano does. A block with masks sees all of itself and what came before it as it is. Place i predicts
+  token i + 1, so the pass that reads the block before gives a block's first token, and nothing in the block does. Blocks
+  of 2, then 4, then 8 and at last mostly 8; they begin anywhere. Each block has a share of masks of its own, drawn from
+  Beta(mC, (1 - m)C), m rising from 0.5 to 0.8 and C from 4 to 25; a block's loss is divided by the share that came out.
+- canvas (LLaDA, Dream): prompt and answer see each other whole; the answer is masked at a share drawn evenly; after its
+  end stand end tokens. Shifted, as Dream is, so that nano's weights are of use.
 - What is not masked keeps nano's own predictions: the loss there is the distance to those (block only).
 - In the last quarter of the time dParallel's term: twice the entropy, at temperature 0.5, of every masked token that is
-  foreseen rightly (`--certainty 0` leaves it out).
+  predicted rightly (`--certainty 0` leaves it out).
 
 With a GPU (`--device cuda`) eight minutes give what a laptop gives in a night.
 """
@@ -173,7 +172,7 @@ def shares(count, progress, generator, device):
 
 
 def certainty(found, target, weight):
-    """dParallel: the entropy of what is foreseen rightly, at a lower temperature."""
+    """dParallel: the entropy of what is predicted rightly, at a lower temperature."""
     right = (found.argmax(-1) == target).float()
     logs = F.log_softmax(found / TEMPERATURE, -1)
     return -(logs.exp() * logs).sum(-1) * right * weight
@@ -201,13 +200,13 @@ class Block:
         each = shares(b * int(number.max() + 1), progress, self.generator, batch.device).view(b, -1)[:, number]
         masked = torch.rand(b, t, generator=self.generator, device=batch.device) < each
         masked = masked & learned & inside
-        # The first token is not known either while a block's other places are foreseen for the first time.
+        # The first token is not known either while a block's other places are predicted for the first time.
         unknown = torch.rand(b, int(number.max() + 1), generator=self.generator, device=batch.device) < OPENING
         opening = unknown[:, number] & learned & ~inside
         noisy = torch.where(masked | opening, MASK, tokens)
         positions = torch.arange(t, device=batch.device).repeat(2)
         x = states(self.weights, torch.cat([noisy, tokens], 1), positions, sight, dtype)
-        # A masked place is foreseen by the place before it, which is of the same block.
+        # A masked place is predicted by the place before it, which is of the same block.
         where = F.pad(masked[:, 1:], (0, 1))
         counts = torch.zeros(b, int(number.max() + 1), device=batch.device).scatter_add_(
             1, number.expand(b, -1), masked.float()
@@ -218,7 +217,7 @@ class Block:
         if self.args.certainty and progress > CERTAIN_FROM:
             each = each + self.args.certainty * certainty(found, target, weight)
         filled = each.sum() / max(1, inside.sum().item() * b)
-        # As it is: what nano itself foresees there.
+        # As it is: what nano itself predicts there.
         some = torch.arange(t, device=batch.device)[:: 1 if size == 2 else 2]
         with torch.no_grad():
             causal = sight[t:, t:]
@@ -355,7 +354,9 @@ def arguments():
     parser.add_argument("--certainty", type=float, default=2.0, help="weight of dParallel's entropy (default 2)")
     parser.add_argument("--masks", type=float, default=1.0, help="weight of masked tokens (default 1)")
     parser.add_argument("--peak", type=float, default=PEAK, help=f"highest rate (default {PEAK})")
-    parser.add_argument("--start", type=Path, help="a folder that this wrote before, to go on from instead of the bundle")
+    parser.add_argument(
+        "--start", type=Path, help="a folder that this wrote before, to go on from instead of the bundle"
+    )
     parser.add_argument("--every", type=float, default=30, help="seconds between two lines (default 30)")
     parser.add_argument("--out", default="hf.diffusion", help="name of the folder in the work folder")
     parser.add_argument("--compile", action="store_true", help="compile the layers: faster after a minute")

@@ -80,7 +80,11 @@ class Problem:
         step = Buffer.of(device, np.frombuffer(structs.STEP.pack(*[0] * 21, self.m, 0, 0, 1, 0, 0, 0, 0, 0), np.uint8))
         p = Product(w, out.at, self.n, a=Prepared(at[3], at[4], at[5], at[6]))
         wide = kernel.startswith("matrix")
-        grid = (-(-self.n // structs.MATRIX_OUTPUTS), -(-self.m // 64), 1) if wide else (-(-self.n // 16), -(-self.m // tile), 1)
+        grid = (
+            (-(-self.n // structs.MATRIX_OUTPUTS), -(-self.m // 64), 1)
+            if wide
+            else (-(-self.n // 16), -(-self.m // tile), 1)
+        )
         shared = structs.MATRIX_BYTES if wide else WIDE.product + tile * WIDE.product_row
         device.launch(kernel, grid, 256, shared, p.pack(step.at))
         found = np.full((self.m, self.n), np.nan, np.float32)

@@ -58,23 +58,23 @@ class Guarded(driver.OpenclDevice):
 
     def __init__(self) -> None:
         super().__init__(driver.chosen())
-        self.sizes, self.overrun = dict[int, int](), list[str]()
+        self.held, self.overrun = dict[int, int](), list[str]()
 
     def allocate(self, size: int) -> int:
         at = super().allocate(size + 2 * GUARD) + GUARD
-        self.sizes[at] = size
+        self.held[at] = size
         for guard in (at - GUARD, at + size):
             ctypes.memset(guard, 0xA5, GUARD)
         return at
 
     def free(self, address: int) -> None:
-        del self.sizes[address]
+        del self.held[address]
         super().free(address - GUARD)
 
     def _run(self, name: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
         super()._run(name, grid, threads, shared, arguments)
         self.synchronize()
-        for at, size in self.sizes.items():
+        for at, size in self.held.items():
             if any(ctypes.string_at(guard, GUARD) != b"\xa5" * GUARD for guard in (at - GUARD, at + size)):
                 self.overrun.append(name)
 
