@@ -11,6 +11,7 @@ from edgedec.bundle.adapter import LoraAdapter, open_adapter
 from edgedec.bundle.locate import NANO, find
 from edgedec.cache.offload import Offload
 from edgedec.decoding.sharing import ModelPrefixes
+from edgedec.diffusion.decoding import DiffusionDecoding
 from edgedec.drafters import Tables
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.opened import OpenedModel
@@ -35,9 +36,12 @@ class Model(OpenedModel):
         prefix_tokens: int = 0,
         cache: str = FULL,
         offload: Offload | None = None,
+        diffusion: str = "",
     ) -> None:
         super().__init__(bundle, runtime, ModelPrefixes(runtime.capabilities, prefix_tokens, offload))
-        self.cache = cache
+        self.cache, self.diffusion = cache, diffusion
+        if diffusion:
+            DiffusionDecoding.of(self, diffusion)
         self.policy(cache)  # an invalid policy fails here, not at the first session
 
     def __repr__(self) -> str:
@@ -54,6 +58,7 @@ class Model(OpenedModel):
         tables: Tables | None = None,
         adapter: Adapter | None = None,
         cache: str | None = None,
+        diffusion: str | None = None,
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
@@ -64,6 +69,7 @@ class Model(OpenedModel):
         same. `learn`: load what earlier sessions saved (`Session.save_drafters`). `tables`: an empty dict, given to all
         sessions of one thread, in which their drafters share learned tables. `adapter`: low-rank weights that its calls
         use. `cache`: "full" or a cache policy by name, which is lossy: "snapkv:budget=0.2" (`edgedec.policies`); by
+        default the model's. `diffusion`: how a diffusion model decodes (`edgedec.diffusion`), "" for its defaults; by
         default the model's.
         """
         limit = self.spec.context_length
@@ -76,7 +82,9 @@ class Model(OpenedModel):
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
         policy = self.policy(self.cache if cache is None else cache)
-        session = Session(self, capacity, sinks if on_full == "slide" else None, speculate, tables, adapter, policy)
+        how = self.diffusion if diffusion is None else diffusion
+        kept = sinks if on_full == "slide" else None
+        session = Session(self, capacity, kept, speculate, tables, adapter, policy, how)
         if learn:
             session.load_drafters()
         return session
@@ -112,6 +120,7 @@ def open(  # noqa: A001
     offload: str | os.PathLike[str] | None = None,
     offload_bytes: int = 4 << 30,
     trust_code: bool = False,
+    diffusion: str = "",
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
@@ -123,7 +132,8 @@ def open(  # noqa: A001
     same prefix (4,096 by default); 0: none. skip_speed: skip layers, evenly spread, for this speedup per token; lossy:
     the text changes. 1: none. cache: "full", or a cache policy (`edgedec.policies`), which is lossy. offload: a folder
     for texts beyond `prefix_tokens`, at most `offload_bytes`; it is emptied when the program ends. trust_code: run
-    compiled code from the bundle; only if you trust its author.
+    compiled code from the bundle; only if you trust its author. diffusion: the default of its sessions, such as
+    "schedule=threshold:p=0.8,keep=block" (docs/diffusion.md).
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
@@ -136,4 +146,4 @@ def open(  # noqa: A001
         runtime = open_runtime(choose_runtime(bundle, engine, device), bundle, options)
     runtime.load()
     aside = None if offload is None else Offload(offload, offload_bytes)
-    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache, aside)
+    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache, aside, diffusion)

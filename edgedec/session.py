@@ -6,13 +6,11 @@ turns and retries cost only their new tokens.
 
 from __future__ import annotations
 
-import hashlib
-import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +28,7 @@ from edgedec.decoding.runner import run_loop
 from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.scoring import next_probs, score, scored
+from edgedec.diffusion.decoding import DiffusionDecoding, check_ids, check_scores, shares, without_mask
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
 from edgedec.opened import OpenedModel
@@ -38,7 +37,7 @@ from edgedec.processors import make_processors
 from edgedec.runtime import Adapter
 from edgedec.runtime.memory import check_memory
 from edgedec.speculation.choose import make_speculation
-from edgedec.storage.files import cache_folder, replacing
+from edgedec.speculation.saved import load_state, save_state, state_path
 from edgedec.text.breakers import breaker_tokens
 from edgedec.text.stream import TextStream
 
@@ -55,11 +54,13 @@ class Session:
         tables: Tables | None = None,
         adapter: Adapter | None = None,
         policy: CachePolicy | None = None,
+        diffusion: str = "",
     ) -> None:
         self.model = model
         self._speculate, self._tables = speculate, tables
         host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables)
-        self._drafter = make_speculation(speculate, host)
+        self._diffusion = DiffusionDecoding.of(model, diffusion, speculate, policy)
+        self._drafter = make_speculation(speculate if self._diffusion is None else "off", host)
         cache = model.runtime.new_cache(capacity)
         self._context = Context([], 0, cache, sinks, adapter=adapter, policy=policy)
         self.stats = Stats()
@@ -129,7 +130,9 @@ class Session:
         config = self._config(config, options)
         loop = self._loop(ids, config, trace)
         self._context.gaps = Gaps()
-        self._running = self.model.prefixes.share(self._context, run_loop(self.model.runtime, loop, self._context.gaps))
+        self._running = run_loop(self.model.runtime, loop, self._context.gaps)
+        if shares(self._diffusion):
+            self._running = self.model.prefixes.share(self._context, self._running)
         return self._running
 
     def submit(
@@ -150,11 +153,12 @@ class Session:
         config = self._config(config, options)
         loop = self._loop(ids, config)
         if on_scores is not None:
+            check_scores(self._diffusion)
             chunk = self.model.runtime.capabilities.prefill_chunk
             loop = scored(loop, self._context, self.stats, chunk, config.logprobs or 0, on_scores)
         need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
-        shares = on_scores is None and self._context.policy is None
-        return batch.add(self._context, loop, on_token, min(self.capacity, need), shares, on_start)
+        sharing = on_scores is None and self._context.policy is None and shares(self._diffusion)
+        return batch.add(self._context, loop, on_token, min(self.capacity, need), sharing, on_start)
 
     def _config(self, config: GenerationConfig | None, options: Mapping[str, Any]) -> GenerationConfig:
         """The config with these options; processors and constraint may be given as strings."""
@@ -189,6 +193,9 @@ class Session:
         most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
         held = None if self._context.policy is None else most_held(self._context, most, capabilities)
         check_memory(cache, most, capabilities, held)
+        if self._diffusion is not None:
+            return self._diffusion.loop(self._context, config, self.stats, trace)
+        config = without_mask(model.bundle.manifest.diffusion, config)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:
@@ -200,12 +207,14 @@ class Session:
     def next_probs(self) -> NDArray[np.float64]:
         """The model's distribution of the next token [vocab_size], before any sampling setting."""
         self._stop()
+        check_scores(self._diffusion)
         return next_probs(self.model.runtime, self._context)
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """The log-probability of each of these tokens after the session's text and those before it; the text stays as
         it is."""
         self._stop()
+        check_scores(self._diffusion)
         return score(self.model.runtime, self._context, self._checked(ids))
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
@@ -218,8 +227,9 @@ class Session:
         twin.__dict__ |= self.__dict__
         model = self.model  # not this session, which its forks must not keep alive
         host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, self._tables)
-        twin._drafter = make_speculation(self._speculate, host)
+        twin._drafter = make_speculation(self._speculate if self._diffusion is None else "off", host)
         twin._context = self._context.fork()
+        twin._diffusion = None if self._diffusion is None else self._diffusion.fork()
         twin.stats, twin._running = Stats(), None
         twin._drafter.inherit(self._drafter)
         return twin
@@ -235,25 +245,21 @@ class Session:
         policy = self._context.policy
         return {} if policy is None else policy.report(self._context.cache)
 
+    def diffusion_report(self) -> dict[str, Any]:
+        """The methods, passes and rows of diffusion decoding; empty for an autoregressive text."""
+        return {} if self._diffusion is None else self._diffusion.report(self.stats.generated)
+
     def drafter_state_path(self) -> Path:
         """Where `save_drafters` writes: a file for this bundle and these drafters."""
-        names = hashlib.sha256(self._speculate.encode()).hexdigest()[:8]
-        return cache_folder() / "learned" / f"{self.model.bundle.origin[:32]}-{names}.npz"
+        return state_path(self.model.bundle.origin, self._speculate)
 
     def save_drafters(self) -> None:
         """Save the drafters' state for later sessions of this bundle: `Model.session(learn=True)` loads it."""
-        path, state = self.drafter_state_path(), self._drafter.state()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            np.savez(file, **cast(Any, state))
+        save_state(self.drafter_state_path(), self._drafter)
 
     def load_drafters(self) -> None:
         """Load the drafters' state of an earlier session; does nothing if there is none, or it is damaged."""
-        try:
-            with np.load(self.drafter_state_path(), allow_pickle=False) as kept:
-                self._drafter.restore(dict(kept))
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
-            self._drafter.reset()
+        load_state(self.drafter_state_path(), self._drafter)
 
     def save(self, path: str | PathLike[str], reread: bool = False) -> None:
         """Write the text, its cache, the random state and the drafter's state to a file; in a store (`edgedec
@@ -279,6 +285,7 @@ class Session:
         for token in found:
             if not 0 <= token < vocab:
                 raise UsageError(f"token {token} is outside the vocabulary of {vocab}")
+        check_ids(self.model.bundle.manifest.diffusion, found)
         return found
 
     def _read(self, ids: list[int]) -> None:

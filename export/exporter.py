@@ -24,6 +24,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
@@ -161,11 +162,11 @@ class _Export:
         if o.kv_heads:
             self.heads = smaller_heads(self.whole, o.kv_heads, self._read_whole, texts["calibration"][0])
         floats = _FloatRun(self.spec, self._read, texts)
-        layout = LAYOUTS[o.target]
         said, own = self.source.said(self.parts, self.kept), self._own_formats()
         if o.kv_heads:
             said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]}
-        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, said, own)
+        of, facts = (self.name, self.spec, text, self.formats), diffusion_facts(self.source.config, self.spec)
+        contents = Contents(*of, o.block, o.kv, LAYOUTS[o.target], o.runtimes, said, own, diffusion=facts)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
             ids, what = texts["parity"]

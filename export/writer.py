@@ -18,8 +18,10 @@ from edgedec.bundle.manifest import (
     MANIFEST,
     OLDEST,
     VERSION,
+    WITH_ROPES,
     WITH_ZEROS,
     Artifact,
+    DiffusionFacts,
     File,
     KVFormat,
     KVScales,
@@ -52,7 +54,7 @@ WEIGHTS = "weights.bin"
 class Contents:
     """The contents of a bundle besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv:
     cache formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model;
-    prefix: of the names of its files."""
+    prefix: of the names of its files; diffusion: of a diffusion language model."""
 
     name: str
     spec: ModelSpec
@@ -65,6 +67,7 @@ class Contents:
     source: dict[str, Any] = field(default_factory=dict)
     own: Mapping[str, WeightFormat] = field(default_factory=dict)
     prefix: str = ""
+    diffusion: DiffusionFacts | None = None
 
     def format_of(self, name: str) -> WeightFormat:
         """The format that a tensor is stored in."""
@@ -116,7 +119,7 @@ class BundleWriter:
         contents = self.contents
         return Manifest(
             format=FORMAT,
-            version=_version(layout),
+            version=_version(layout, contents.diffusion),
             producer=f"edgedec {edgedec.__version__}",
             name=contents.name,
             spec=contents.spec,
@@ -130,6 +133,7 @@ class BundleWriter:
             files=hashed(self.folder, self.progress),
             artifacts=artifacts,
             source=contents.source,
+            diffusion=contents.diffusion,
         )
 
 
@@ -154,8 +158,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
 
 
-def _version(layout: Layout) -> int:
+def _version(layout: Layout, diffusion: DiffusionFacts | None) -> int:
     """The oldest format that says all that the bundle has."""
-    if layout.spec.original_length:
+    if diffusion is not None:
         return VERSION
+    if layout.spec.original_length:
+        return WITH_ROPES
     return WITH_ZEROS if any(tensor.zeros for tensor in layout.tensors.values()) else OLDEST

@@ -82,6 +82,9 @@ class CallPacker:
             raise UsageError("a cache of another engine")
         if cache.spec is not self._spec and cache.spec != self._spec:
             raise UsageError("a cache of another model")
+        groups = call.rows.groups
+        if groups is not None and self._spec.recurrent and (groups >= 0).any():
+            raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")
         return cache
 
     def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:

@@ -28,6 +28,10 @@ NAMED = {
     "verifiers": "the option `verify` of drafters",
     "processors": "`--processors`, `processors=`: [sampling](sampling.md)",
     "constraints": "`--regex`, `--choices`, … : [structured output](constraints.md)",
+    "schedules": "`--diffusion schedule=…`: [diffusion](diffusion.md)",
+    "blocks": "`--diffusion blocks=…`: [diffusion](diffusion.md)",
+    "keeping": "`--diffusion keep=…`: [diffusion](diffusion.md)",
+    "ends": "`--diffusion ends=…`: [diffusion](diffusion.md)",
 }
 
 

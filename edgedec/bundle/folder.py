@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.advice import advice
+from edgedec.bundle.diffusion import check_diffusion
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
@@ -221,6 +222,7 @@ def _check_references(manifest: Manifest, path: Path) -> None:
         raise BundleCorrupt(f"{where}: origin: {manifest.origin[:60]!r} is not a sha256")
     _check_heads(manifest, where)
     _check_drafts(manifest, where)
+    check_diffusion(manifest, where)
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 6
-WITH_ZEROS = 5  # without a second set of ropes, and still written where there is none
+VERSION = 7
+WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
+WITH_ZEROS = 5  # without a second set of ropes
 OLDEST = 4  # and without zero points
 MANIFEST = "edgedec.json"
 TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
@@ -149,6 +150,19 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class DiffusionFacts:
+    """How a diffusion language model decodes (`edgedec.diffusion`). mask: the token of a position that is not known.
+    shift: a row gives the token after its own, as in autoregressive models. context: what a row sees: "causal": what is
+    before it, and the whole block that is being filled; "block": whole blocks of the text up to its own; "full":
+    everything. block: tokens of a block, the most that the model was trained for."""
+
+    mask: int
+    shift: bool = False
+    context: Literal["causal", "block", "full"] = "causal"
+    block: int = 32
+
+
+@dataclass(frozen=True)
 class KVScales:
     """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys,
     then values; one scale a channel) of each attention block, one after another."""
@@ -212,5 +226,6 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
     drafts: dict[str, DraftFacts] = field(default_factory=dict)
+    diffusion: DiffusionFacts | None = None
     # The sha256 of the manifest as it was exported, where files were added to the bundle since.
     origin: str = ""

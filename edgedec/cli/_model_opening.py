@@ -35,6 +35,7 @@ class ModelOpening:
     cache: str = "full"
     device: str = ""
     device_cache: int = 0
+    diffusion: str = ""
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
         """The only model, and limits that fit the memory; errors of the first request are raised here."""
@@ -99,7 +100,8 @@ class ModelOpening:
         return ModelSource(name, bundle, opened, tuple(own), memory, int(path.stat().st_mtime))
 
     def _open(self, name: str) -> edgedec.Model:
-        return o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, self.device, self.device_cache)
+        place = self.device, self.device_cache
+        return o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion)
 
     def _adapter(self, model: edgedec.Model, file: Path) -> Adapter:
         return model.adapter(file)

@@ -201,6 +201,7 @@ class EngineFlags:
     device: o.DeviceWord = ""
     speculate: o.Speculate = "auto"
     cache: o.CacheWords = "full"
+    diffusion: o.DiffusionWords = ""
 
     def opening(self, template: o.TemplateFlags, device_cache: int) -> ModelOpening:
         """How models are opened. device_cache: bytes of a GPU's memory for the caches of one, 0: all that is free."""
@@ -213,4 +214,5 @@ class EngineFlags:
             cache=self.cache,
             device=self.device,
             device_cache=device_cache,
+            diffusion=self.diffusion,
         )

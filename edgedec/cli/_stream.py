@@ -50,11 +50,12 @@ class Generation:
 
 
 def _lossy(session: Session) -> dict[str, Any]:
-    """A note on skipped layers or a lossy cache policy; empty if the text is exact."""
+    """A note on skipped layers, a lossy cache policy or the passes of diffusion decoding; empty without these."""
     runtime = session.model.runtime
     skipped = {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
     kept = session.cache_report()
-    return {**skipped, **({"cache": kept} if kept else {})}
+    filled = session.diffusion_report()
+    return {**skipped, **({"cache": kept} if kept else {}), **({"diffusion": filled} if filled else {})}
 
 
 def rate(count: int, seconds: float) -> float | None:
@@ -68,6 +69,7 @@ def stats_line(stats: dict[str, Any]) -> str:
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
     skipped += _kept(stats["cache"]) if "cache" in stats else ""
+    skipped += _filled(stats["diffusion"]) if "diffusion" in stats else ""
     skipped += f"\nlossy: {stats['speculation']['lossy']}" if "lossy" in stats["speculation"] else ""
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
@@ -83,6 +85,12 @@ def _kept(cache: dict[str, Any]) -> str:
         return f"\ncache policy {cache['policy']}: nothing at {cache['absent']}, so this is the text of the whole cache"
     share = f"{cache['slots']} of {cache['of']} slots ({cache['share']:.0%})"
     return f"\nlossy: cache policy {cache['policy']} keeps {share}"
+
+
+def _filled(diffusion: dict[str, Any]) -> str:
+    """A line about the passes of diffusion decoding."""
+    counts = f"{diffusion['passes']} passes of {diffusion['rows']} rows, {diffusion['blocks']} blocks"
+    return f"\ndiffusion {diffusion['methods']}: {counts}, {diffusion['tokens_per_pass']} tokens a pass"
 
 
 def describe(token: Token, tokenizer: Tokenizer) -> dict[str, Any]:

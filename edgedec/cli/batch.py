@@ -52,6 +52,7 @@ class WorkerFlags:
     lora: o.Lora = None
     speculate: o.Speculate = "auto"
     cache: o.CacheWords = "full"
+    diffusion: o.DiffusionWords = ""
     workers: Annotated[
         int,
         typer.Option("--workers", min=0, metavar="N", show_default=False, help="Run on N workers of a Ray cluster."),
@@ -76,6 +77,7 @@ class WorkerFlags:
             lora=str(self.lora.absolute()) if self.lora else None,
             cache=self.cache,
             device=self.device,
+            diffusion=self.diffusion,
         )
 
     def about(self, model: edgedec.Model) -> dict[str, object]:
@@ -89,6 +91,7 @@ class WorkerFlags:
             "kv": self.kv and self.kv.value,
             "lora": adapter and adapter.digest,
             "cache": model.cache,
+            **({"diffusion": model.diffusion} if model.diffusion else {}),
         }
 
 

@@ -38,6 +38,7 @@ class Opening:
     lora: str | None = None
     cache: str = "full"
     device: str = ""
+    diffusion: str = ""
 
     def open(self) -> Model:
         from edgedec.model import open as open_model
@@ -50,6 +51,7 @@ class Opening:
             kv=self.kv,
             prefix_tokens=0,
             cache=self.cache,
+            diffusion=self.diffusion,
         )
 
     def sessions(self, model: Model) -> Callable[[], Session]:

@@ -13,6 +13,7 @@ from edgedec.constraints.compiling import ManyGrammars
 from edgedec.constraints.given import GivenConstraint, compiled
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.logits import LogitsProcessor
+from edgedec.diffusion.decoding import DiffusionDecoding, check_canvas, check_ids, check_scores
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.processors import make_processors
 from edgedec.runtime import Adapter
@@ -60,6 +61,7 @@ def completions(
         config = _config(model, request)
         prompts = _read_prompts(model, request, context)
         constraints = _constraints(model, request, prompts)
+        _check_diffusion(model, request, prompts, context, limit)
     except EdgedecError as error:
         raise APIError(400, str(error), code="invalid_value") from None
     scores = request.echo and request.logprobs is not None
@@ -120,6 +122,20 @@ def _read_prompts(model: Model, request: TextRequest, context: int) -> list[_Pro
         before = prompt if isinstance(prompt, str) else tokenizer.decode(ids)
         found.append(_Prompt(ids, before if request.echo else ""))
     return found
+
+
+def _check_diffusion(model: Model, request: TextRequest, prompts: Sequence[_Prompt], context: int, limit: int) -> None:
+    """UsageError or ContextFull for what a diffusion model cannot continue."""
+    facts = model.bundle.manifest.diffusion
+    if facts is None:
+        return
+    decoding = DiffusionDecoding.of(model, model.diffusion)
+    if request.echo and request.logprobs is not None:
+        check_scores(decoding)
+    for ids, *_ in prompts:
+        check_ids(facts, ids)
+        if decoding is not None:
+            check_canvas(facts, len(ids), min(limit, _room(ids, context)), context, decoding.host)
 
 
 def _joined(model: Model, before: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 # The families that are useful to a client.
-LISTED = ("drafters", "policies", "constraints", "processors")
+LISTED = ("drafters", "policies", "constraints", "processors", "schedules", "blocks", "keeping", "ends")
 
 
 def routes() -> list[Route]:

@@ -10,7 +10,7 @@ namespace edgedec::lib {
 namespace {
 
 constexpr uint64_t ALIGN = 64;
-constexpr int VERSION = 6, OLDEST = 4;
+constexpr int VERSION = 7, OLDEST = 4;
 constexpr int64_t LANES = 16;
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 
@@ -237,6 +237,8 @@ void check_weights(const Manifest& m, const Json& scales, const std::string& whe
 
 Manifest read_manifest(const Json& value, const std::string& where) {
   check_version(value, where);
+  if (const Json* diffusion = value.find("diffusion"); diffusion && diffusion->kind != Json::NIL)
+    throw Failure(EDGEDEC_UNAVAILABLE, where + ": a diffusion language model, which this library does not decode; use edgedec for Python");
   Fields f(value, where, EDGEDEC_CORRUPT);
   Manifest m;
   f.string("format"), f.integer("version"), f.string("producer");

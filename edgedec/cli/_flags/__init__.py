@@ -5,6 +5,7 @@ Those that verbs take together are groups: one parameter stands for all of them 
 
 from edgedec.cli._flags.constraints import ConstraintFlags
 from edgedec.cli._flags.device import DeviceWord
+from edgedec.cli._flags.diffusion import DiffusionWords
 from edgedec.cli._flags.generation import GenerationFlags, SeededGeneration, parse_bias, with_seed
 from edgedec.cli._flags.groups import grouped
 from edgedec.cli._flags.lossy import CacheWords, SkipSpeed
@@ -41,6 +42,7 @@ __all__ = [
     "ConstraintFlags",
     "CtxSize",
     "DeviceWord",
+    "DiffusionWords",
     "Engine",
     "GenerationFlags",
     "Json",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from edgedec.cli._flags.completing import plugins_of
 from edgedec.cli._flags.device import DeviceWord
+from edgedec.cli._flags.diffusion import DiffusionWords
 from edgedec.cli._flags.lossy import CacheWords, SkipSpeed
 from edgedec.cli._flags.option import option
 from edgedec.cli._flags.trust import TrustCode
@@ -90,10 +91,14 @@ class MachineFlags:
     lora: Lora = None
     skip_speed: SkipSpeed = 1.0
     cache: CacheWords = "full"
+    diffusion: DiffusionWords = ""
     trust_code: TrustCode = False
 
     def open(self, name: str) -> edgedec.Model:
-        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed, self.cache, self.device)
+        lossy = self.skip_speed, self.cache
+        return open_model(
+            name, self.engine, self.threads, self.kv, *lossy, device=self.device, diffusion=self.diffusion
+        )
 
     def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
         # As many first tokens as a small context has room for; 4 are enough as attention sinks.
@@ -117,6 +122,7 @@ def open_model(
     cache: str = "full",
     device: str = "",
     device_cache: int = 0,
+    diffusion: str = "",
 ) -> edgedec.Model:
     """A model for a command without shared prefixes: single texts, timed texts, or a batch with its own sharing."""
     from edgedec import open  # noqa: A004
@@ -131,6 +137,7 @@ def open_model(
         prefix_tokens=0,
         skip_speed=skip_speed,
         cache=cache,
+        diffusion=diffusion,
     )
 
 

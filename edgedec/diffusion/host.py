@@ -1,0 +1,35 @@
+"""What the methods of diffusion decoding get when they are made, and what they declare of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgedec.bundle.manifest import DiffusionFacts
+from edgedec.runtime import Capabilities
+
+Context = Literal["causal", "block", "full"]
+
+
+@dataclass(frozen=True)
+class DiffusionHost:
+    """facts: the bundle's; capabilities: of its runtime. newlines(): the tokens whose text has a line break, empty
+    without a tokenizer."""
+
+    facts: DiffusionFacts
+    capabilities: Capabilities
+    newlines: Callable[[], frozenset[int]] = frozenset
+    ends: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """contexts: the models that a method is for. exact: whether the text is that of the same schedule without a cache
+    (keeping), or of one token a pass (schedules). entropy: it needs the entropy of each position, for which all logits
+    are copied. paper: the method."""
+
+    contexts: tuple[Context, ...] = ("causal", "block", "full")
+    exact: bool = False
+    entropy: bool = False
+    paper: str = ""

@@ -1,0 +1,64 @@
+"""The interfaces of the parts of diffusion decoding: each method is one file that implements one of them. None of them
+sees the runtime; an object belongs to one generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgedec.cache import Cache
+from edgedec.diffusion.canvas import Canvas
+from edgedec.diffusion.seen import SeenBlock
+from edgedec.runtime import Rows
+
+
+class FillSchedule(Protocol):
+    """Chooses which masked positions are filled."""
+
+    def choose(self, seen: SeenBlock, canvas: Canvas) -> Sequence[int]:
+        """The positions to fill, at least one (none, if `seen.given`). The sampling settings choose the tokens."""
+        ...
+
+
+class Blocks(Protocol):
+    """Chooses where a block ends."""
+
+    def begin(self, canvas: Canvas, start: int) -> int:
+        """The end of the block that begins at `start`, before its first pass."""
+        ...
+
+    def cut(self, seen: SeenBlock, canvas: Canvas) -> int:
+        """The end of the block after a pass, before positions are chosen; `canvas.end` leaves it."""
+        ...
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """The rows of a call. commit: the first so many are kept in the cache; shown: the position that each row from
+    `logits_from` on predicts (-1: none). Empty: the call only reads."""
+
+    rows: Rows
+    commit: int = 0
+    logits_from: int = 0
+    shown: tuple[int, ...] = ()
+
+
+class Keeping(Protocol):
+    """Chooses the rows of each call, and which of them the cache keeps."""
+
+    def plan(self, canvas: Canvas, cache: Cache) -> PassPlan:
+        """The next call: of a part of the text that is read, or the block's pass."""
+        ...
+
+
+class EndRule(Protocol):
+    """Chooses how end tokens are treated."""
+
+    def factor(self, canvas: Canvas) -> float:
+        """The factor of the probability of end tokens, with which schedules rank positions."""
+        ...
+
+    def cuts(self, canvas: Canvas, position: int) -> bool:
+        """Whether the text is cut after an end token that was filled at a position, though earlier ones are masked."""
+        ...
