@@ -26,6 +26,6 @@ def diffusion_facts(config: Mapping[str, Any], spec: ModelSpec) -> DiffusionFact
         raise CheckpointError(str(error)) from None
     if not 0 <= found.mask < spec.vocab_size or found.block < 1:
         raise CheckpointError(
-            f"config.json: {KEY}: mask {found.mask}, block {found.block}: not of {spec.vocab_size} tokens"
+            f"config.json: {KEY}: mask {found.mask}, block {found.block}: does not fit {spec.vocab_size} tokens"
         )
     return found

@@ -22,6 +22,7 @@ HARMLESS = re.compile(
     r"|cache_implementation|max_sequence_length|seq_length|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
     r"|num_return_sequences|repetition_penalty|length_penalty|diversity_penalty|.*ngram_size|early_stopping"
     r"|num_nextn_predict_layers|router_aux_loss_coef|router_jitter_noise|z_loss_coefficient|num_logits_to_keep|init_method"
+    r"|diffusion"  # how it decodes, not its layers (edgedec.export.diffusion)
 )
 REFUSED = {
     "quantization_config": "is already quantized; export the original checkpoint",

@@ -67,7 +67,10 @@ class SeenBlock:
 
     def between(self, start: int, end: int) -> SeenBlock:
         """Of the positions from `start` to `end` (excluded) only."""
-        kept = slice(*np.searchsorted(self.positions, (start, end)).tolist())
+        return self.only((self.positions >= start) & (self.positions < end))
+
+    def only(self, kept: NDArray[np.bool_]) -> SeenBlock:
+        """Of the positions where `kept` [m] is true."""
         names = ("positions", "tokens", "scores", "p", "entropy")
         parts = {name: array[kept] for name in names if (array := getattr(self, name)) is not None}
         return replace(self, **parts)

@@ -1,0 +1,20 @@
+"""A bundle of a small random diffusion model, exported from a checkpoint with a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from checkpoints import VOCAB, write_llama
+
+from edgedec.export.exporter import ExportOptions, export
+
+MASK = VOCAB
+FACTS = {"mask": MASK, "shift": True, "context": "causal", "block": 4}
+
+
+def exported(folder: Path, **facts: Any) -> Path:
+    """The bundle's folder. facts: of the section `diffusion`, where they are others."""
+    checkpoint = write_llama(folder / "checkpoint", vocab_size=VOCAB + 8, diffusion=FACTS | facts)
+    export(str(checkpoint), folder / "tiny", ExportOptions(weights="f32", check=False, runtimes=(), context=128))
+    return folder / "tiny"
