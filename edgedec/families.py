@@ -20,6 +20,7 @@ PACKAGES = {
     "blocks": "edgedec.diffusion.blocks",
     "keeping": "edgedec.diffusion.keeping",
     "ends": "edgedec.diffusion.ends",
+    "verify": "edgedec.diffusion.verify",
     "runtimes": "edgedec.runtimes",
     "targets": "edgedec.targets",
     "models": "edgedec.models",

@@ -31,6 +31,7 @@ NAMED = {
     "schedules": "`--diffusion schedule=…`: [diffusion](diffusion.md)",
     "blocks": "`--diffusion blocks=…`: [diffusion](diffusion.md)",
     "keeping": "`--diffusion keep=…`: [diffusion](diffusion.md)",
+    "verify": "`--diffusion verify=…`: [diffusion](diffusion.md)",
     "ends": "`--diffusion ends=…`: [diffusion](diffusion.md)",
 }
 

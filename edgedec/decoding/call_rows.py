@@ -33,9 +33,10 @@ def with_prompts(rows: Rows, root: int, prompts: PromptRows) -> Rows:
         positions.append(positions[root + 1 + parent] + 1)
     n, parents = len(prompts.parents), root + 1 + np.asarray(prompts.parents, np.int64)
     return Rows(
-        np.append(rows.tokens, np.zeros(n, np.int64)),
+        np.append(rows.tokens, np.asarray(prompts.tokens or [0] * n, np.int64)),
         np.asarray(positions, np.int64),
         np.append(rows.parents, parents),
+        groups=np.array([-1] * len(rows) + list(prompts.groups)) if prompts.groups else None,
         embeddings=prompts.embeddings,
     )
 

@@ -30,13 +30,15 @@ class Sampled:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """Rows of embeddings that run below a draft and are never accepted. parents: indices of drafted tokens, -1 for the
-    last known token; indices from the number of drafted tokens on refer to these rows themselves. embeddings: of the
-    pending tokens, the drafted tokens and these rows; of a draft that has been through some blocks, the states after
-    those."""
+    """Rows that run below a draft and are never accepted. parents: indices of drafted tokens, -1 for the last known
+    token; indices from the number of drafted tokens on refer to these rows themselves. embeddings: of the pending
+    tokens, the drafted tokens and these rows; of a draft that has been through some blocks, the states after those.
+    tokens, groups: of these rows, if they are tokens and see each other in groups, instead."""
 
     parents: Sequence[int]
-    embeddings: Hidden
+    embeddings: Hidden | None = None
+    tokens: Sequence[int] = ()
+    groups: Sequence[int] = ()
 
 
 class StepDrafting(Protocol):

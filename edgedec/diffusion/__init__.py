@@ -5,7 +5,8 @@ its logits say what each masked position may hold; a schedule chooses the positi
 (`edgedec.diffusion.loop`) yields these calls, so sessions, batches and the server run it as they run any other.
 
 What differs between methods is a plug-in, one file each: schedules (what is filled), blocks (where a block ends),
-keeping (what is run again and what the cache keeps) and ends (what an end token does).
+keeping (what is run again and what the cache keeps), ends (what an end token does) and verify (which states of a block
+a call tries).
 """
 
 from edgedec.diffusion.canvas import Canvas

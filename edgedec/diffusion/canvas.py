@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Canvas:
     """`tokens`: the text, with `mask` where a token is not known. The block that is being filled is `start` to `end`
     (excluded); step: the passes that it has had. prompt: the tokens that were given; budget: the most that may be
-    added, 0: any number."""
+    added, 0: any number; least: the smallest probability that the pass before filled."""
 
     tokens: list[int]
     mask: int
@@ -19,6 +19,7 @@ class Canvas:
     end: int = 0
     step: int = 0
     budget: int = 0
+    least: float = 1.0
 
     @classmethod
     def of(cls, ids: Sequence[int], mask: int, budget: int = 0) -> Canvas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.decoding.config import GenerationConfig
@@ -48,7 +49,9 @@ class DiffusionDecoding:
             return None
         _check_uses(speculate, policy)
         _check_engine(model, facts)
-        host = DiffusionHost(facts, model.runtime.capabilities, lambda: newlines(model), model.eos)
+        host = DiffusionHost(
+            facts, model.runtime.capabilities, lambda: newlines(model), model.eos, partial(special, model)
+        )
         found = cls(facts, parse_diffusion(words, facts.context), host)
         found.chosen.make(host)  # an invalid choice fails here, not at the first text
         return found
@@ -112,6 +115,14 @@ def without_mask(facts: DiffusionFacts | None, config: GenerationConfig) -> Gene
     if facts is None:
         return config
     return replace(config, processors=(*config.processors, WithoutMask(facts.mask)))
+
+
+def special(model: OpenedModel, text: str) -> int | None:
+    """The special token of a text; None without one, or without a tokenizer."""
+    try:
+        return model.tokenizer.id(text)
+    except TextError:
+        return None
 
 
 def newlines(model: OpenedModel) -> frozenset[int]:

@@ -15,21 +15,24 @@ Context = Literal["causal", "block", "full"]
 @dataclass(frozen=True)
 class DiffusionHost:
     """facts: the bundle's; capabilities: of its runtime. newlines(): the tokens whose text has a line break, empty
-    without a tokenizer."""
+    without a tokenizer; ends: those that end a text; token(text): the special token of this text, None if there is
+    none."""
 
     facts: DiffusionFacts
     capabilities: Capabilities
     newlines: Callable[[], frozenset[int]] = frozenset
     ends: frozenset[int] = frozenset()
+    token: Callable[[str], int | None] = lambda text: None
 
 
 @dataclass(frozen=True)
 class MethodFacts:
     """contexts: the models that a method is for. exact: whether the text is that of the same schedule without a cache
     (keeping), or of one token a pass (schedules). entropy: it needs the entropy of each position, for which all logits
-    are copied. paper: the method."""
+    are copied. needs: a choice that it goes with, as SEAM=METHOD. paper: the method."""
 
     contexts: tuple[Context, ...] = ("causal", "block", "full")
     exact: bool = False
     entropy: bool = False
+    needs: str = ""
     paper: str = ""

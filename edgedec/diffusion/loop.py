@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks, limit_of
@@ -23,6 +25,7 @@ from edgedec.decoding.logits import MaskPending
 from edgedec.decoding.messages import Completed, DecodeLoop, Stats, Token, Waiting
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.picking import Picker
+from edgedec.diffusion.seams import PassPlan
 from edgedec.diffusion.seen import Line, SeenBlock, see
 from edgedec.diffusion.words import Methods
 from edgedec.errors import UsageError
@@ -56,10 +59,7 @@ def diffusion_loop(
     with text.attached():
         while not text.ended():
             text.begin()
-            while text.open:
-                lines = yield from text.run()
-                yield from text.fill(lines)
-                yield from text.deliver()
+            yield from methods.verify.passes(text)
 
 
 class DiffusionText:
@@ -155,39 +155,55 @@ class DiffusionText:
 
     def run(self) -> Generator[Call, Completed, dict[int, Line]]:
         """The block's next pass, and the reading before it: the rows that predict its masked positions."""
-        canvas, context = self.canvas, self.context
         began, forward = perf_counter(), 0.0
         while True:
-            plan = self.methods.keep.plan(canvas, context.cache)
-            wanted = self.picker.outputs._replace(logits_from=plan.logits_from)
-            call = Call(plan.rows, context.cache, adapter=context.adapter)
-            done = yield (call._replace(outputs=wanted) if plan.shown else call)
-            self.counts.rows += plan.rows.count
+            plan = self.methods.keep.plan(self.canvas, self.context.cache)
+            done = yield from self.call(plan)
             forward += done.seconds
-            if plan.commit:
-                context.cache.commit(range(plan.commit))
             if plan.shown:
                 break
-        self.counts.passes += 1
-        self.stats.add_call(perf_counter() - began, forward)
+        self.count(perf_counter() - began, forward)
         return {position: Line(done.result, at) for at, position in enumerate(plan.shown) if position >= 0}
+
+    def call(self, plan: PassPlan) -> Generator[Call, Completed, Completed]:
+        """Run the rows of a plan, and keep those that it keeps."""
+        cache = self.context.cache
+        call = Call(plan.rows, cache, adapter=self.context.adapter)
+        if plan.shown:
+            call = call._replace(outputs=self.picker.outputs._replace(logits_from=plan.logits_from))
+        done = yield call
+        self.counts.rows += plan.rows.count
+        if len(plan.commit):
+            cache.commit(plan.commit)
+        return done
+
+    def count(self, seconds: float, forward: float) -> None:
+        """Count a pass, and its time."""
+        self.counts.passes += 1
+        self.stats.add_call(seconds, forward)
 
     def fill(self, lines: dict[int, Line]) -> Generator[Waiting]:
         """Fill the positions that the schedule chooses."""
         canvas, methods, n = self.canvas, self.methods, len(self.context.ids)
-        seen = self._seen(lines)
+        seen = self.see(lines)
         masked, best = seen.positions.tolist(), seen.tokens[:, 0].tolist()
-        for position in self.picker.allowed(self._chosen(seen), masked):
+        chosen = self.picker.allowed(self.chosen(seen), masked)
+        canvas.least = float(seen.sure[np.isin(seen.positions, chosen)].min())
+        for position in chosen:
             line, likely = lines[position], best[masked.index(position)]
             token = yield from self._pick(line, likely, canvas.tokens[n:position])
-            canvas.tokens[position], self._made[position] = int(token), token
-            self.counts.filled += 1
+            self.put(position, token)
             if int(token) in self.ends and methods.ends.cuts(canvas, position):
                 canvas.cut(position + 1)
                 break
-        canvas.step, self._before = canvas.step + 1, seen
+        canvas.step, self._before = canvas.step + 1, replace(seen, before=None)
 
-    def _seen(self, lines: dict[int, Line]) -> SeenBlock:
+    def put(self, position: int, token: Token) -> None:
+        """Fill a position."""
+        self.canvas.tokens[position], self._made[position] = int(token), token
+        self.counts.filled += 1
+
+    def see(self, lines: dict[int, Line]) -> SeenBlock:
         """What the pass says of the block, after the block's end was set."""
         canvas, methods = self.canvas, self.methods
         left = max(methods.steps - canvas.step, 1) if methods.steps else 0
@@ -200,7 +216,7 @@ class DiffusionText:
         canvas.tokens += [canvas.mask] * (end - len(canvas.tokens))
         return seen.between(canvas.start, end)
 
-    def _chosen(self, seen: SeenBlock) -> list[int]:
+    def chosen(self, seen: SeenBlock) -> list[int]:
         """The positions to fill. A first token that a row before the block predicts comes first: that row does not see
         the block, so it would not know what was filled behind it."""
         canvas = self.canvas

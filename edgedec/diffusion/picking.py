@@ -39,7 +39,8 @@ class WithoutMask(BaseProcessor):
 
 
 class Picker:
-    """outputs: what a pass must return of its rows; in_order: whether positions are filled from the left."""
+    """outputs: what a pass must return of its rows; in_order: whether positions are filled from the left;
+    plain: whether the best token is always taken."""
 
     def __init__(
         self,
@@ -51,13 +52,13 @@ class Picker:
         entropy: bool,
     ) -> None:
         self.config, self._context = config, context
-        self._plain = config.takes_largest
+        self.plain = config.takes_largest
         banned = replace(config, processors=(*config.processors, WithoutMask(mask)))
         self.chooser = Chooser(banned, context, ends, capabilities)
         if self.chooser.chain.early:
             raise UsageError("processors that read inner layers: a diffusion model is decoded without them")
         self.in_order = len(self.chooser.chain) > 1 or config.sampling.extended
-        least = self._plain and not entropy and capabilities.logsum
+        least = self.plain and not entropy and capabilities.logsum
         self.outputs = Outputs(top=BEST + 1, logsum=True) if least else ALL_LOGITS
 
     def allowed(self, positions: Sequence[int], masked: Sequence[int]) -> list[int]:
@@ -75,7 +76,7 @@ class Picker:
 
     def pick(self, line: Line, best: int, path: Sequence[int]) -> Token:
         """The token of a row. best: its best one; path: the tokens between the text and its position."""
-        if self._plain:
+        if self.plain:
             return Token(finite_token(best))
         rows = Verified(line.result, {})
         token = self.chooser.draw(rows, line.at, path if self.in_order else ())

@@ -3,9 +3,9 @@ sees the runtime; an object belongs to one generation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgedec.cache import Cache
 from edgedec.diffusion.canvas import Canvas
@@ -35,11 +35,11 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class PassPlan:
-    """The rows of a call. commit: the first so many are kept in the cache; shown: the position that each row from
+    """The rows of a call. commit: those that the cache keeps, ascending; shown: the position that each row from
     `logits_from` on predicts (-1: none). Empty: the call only reads."""
 
     rows: Rows
-    commit: int = 0
+    commit: Sequence[int] = ()
     logits_from: int = 0
     shown: tuple[int, ...] = ()
 
@@ -49,6 +49,14 @@ class Keeping(Protocol):
 
     def plan(self, canvas: Canvas, cache: Cache) -> PassPlan:
         """The next call: of a part of the text that is read, or the block's pass."""
+        ...
+
+
+class Verify(Protocol):
+    """Chooses which calls fill a block."""
+
+    def passes(self, text: Any) -> Generator[Any, Any, None]:
+        """Fill the block that has begun, and deliver its tokens. text: the `DiffusionText`, whose phases it uses."""
         ...
 
 

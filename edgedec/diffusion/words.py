@@ -14,14 +14,21 @@ from edgedec.diffusion.ends import FAMILY as ENDS
 from edgedec.diffusion.host import DiffusionHost, MethodFacts
 from edgedec.diffusion.keeping import FAMILY as KEEPING
 from edgedec.diffusion.schedules import FAMILY as SCHEDULES
-from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, Keeping
+from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, Keeping, Verify
+from edgedec.diffusion.verify import FAMILY as VERIFY
 from edgedec.errors import UsageError
 from edgedec.plugins import Family, PluginChoice
 
 FLAG = "--diffusion"
 # Autoregressive decoding of a model that was trained for both.
 OFF = "off"
-SEAMS: dict[str, Family[MethodFacts]] = {"schedule": SCHEDULES, "blocks": BLOCKS, "keep": KEEPING, "ends": ENDS}
+SEAMS: dict[str, Family[MethodFacts]] = {
+    "schedule": SCHEDULES,
+    "blocks": BLOCKS,
+    "keep": KEEPING,
+    "ends": ENDS,
+    "verify": VERIFY,
+}
 _STEPS = "steps"
 
 
@@ -33,6 +40,7 @@ class Methods:
     blocks: Blocks
     keep: Keeping
     ends: EndRule
+    verify: Verify
     steps: int = 0
     entropy: bool = False
 
@@ -61,6 +69,9 @@ class Chosen:
                     f"{FLAG} {seam}={name}: is for models with {' or '.join(contexts)} context; this one has "
                     f"{host.facts.context}"
                 )
+            needs = family.facts(name).needs
+            if needs and needs.split("=")[1] != dict(self.choices)[needs.split("=")[0]].name:
+                raise UsageError(f"{FLAG} {seam}={name}: goes with {needs} only; give it too")
             made[seam] = family.make(name, host, options)
         entropy = any(SEAMS[seam].facts(choice.name).entropy for seam, choice in self.choices)
         return Methods(**made, steps=self.steps, entropy=entropy)
@@ -74,7 +85,7 @@ def parse_diffusion(words: str, context: str) -> Chosen:
     """The methods that words name for a model of a context; those that are not named are the defaults.
 
     >>> parse_diffusion("schedule=threshold:p=0.8,steps=4", "causal").words
-    'schedule=threshold:p=0.8,blocks=fixed,keep=block,ends=first,steps=4'
+    'schedule=threshold:p=0.8,blocks=fixed,keep=block,ends=first,verify=none,steps=4'
     """
     given, steps = _parts(words)
     defaults = {
@@ -82,6 +93,7 @@ def parse_diffusion(words: str, context: str) -> Chosen:
         "blocks": "fixed",
         "keep": "none" if context == "full" else "block",
         "ends": "first",
+        "verify": "none",
     }
     return Chosen(tuple((seam, _choice(seam, given.get(seam, defaults[seam]))) for seam in SEAMS), steps)
 

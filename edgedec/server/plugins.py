@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 # The families that are useful to a client.
-LISTED = ("drafters", "policies", "constraints", "processors", "schedules", "blocks", "keeping", "ends")
+LISTED = (
+    *("drafters", "policies", "constraints", "processors"),
+    *("schedules", "blocks", "keeping", "ends", "verify"),
+)
 
 
 def routes() -> list[Route]:

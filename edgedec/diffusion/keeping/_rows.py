@@ -41,11 +41,11 @@ class BlockRows:
         pending, whole = start - cached, canvas.end - cached
         if pending > self._can.chunk(cached) or (whole > self._can.largest_call and pending > unit):
             size = max(min(self._can.chunk(cached), pending - unit) // unit * unit, unit)
-            return PassPlan(self.rows(canvas, cached, cached + size), size)
+            return PassPlan(self.rows(canvas, cached, cached + size), range(size))
         shift = int(self._facts.shift)
         first = max(pending - shift, 0)
         shown = tuple(self._position(canvas, cached + row + shift) for row in range(first, whole))
-        return PassPlan(self.rows(canvas, cached, canvas.end), pending, first, shown)
+        return PassPlan(self.rows(canvas, cached, canvas.end), range(pending), first, shown)
 
     def rows(self, canvas: Canvas, begin: int, end: int) -> Rows:
         """The rows of positions `begin` to `end`, in groups."""

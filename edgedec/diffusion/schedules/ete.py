@@ -26,11 +26,11 @@ def make(
     p: Annotated[float, Opt("Probability from which a position is filled.", 0, 1)] = 0.9,
     bits: Annotated[float, Opt("Bits that a pass brings at least, if it can.", 0)] = 1.0,
     least: Annotated[float, Opt("Least probability of a position that is filled for its bits.", 0, 1)] = 0.5,
-) -> Rounds:
-    return Rounds(p, bits, least)
+) -> InformedRounds:
+    return InformedRounds(p, bits, least)
 
 
-class Rounds:
+class InformedRounds:
     """Example, bits 1: p 0.95 0.6 0.55 fills 0.95 (0.07 bits) and 0.6 (0.74), then 0.55 (0.86), and stops above 1."""
 
     def __init__(self, p: float, bits: float, least: float) -> None:

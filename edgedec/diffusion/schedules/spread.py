@@ -21,11 +21,11 @@ def make(
     host: DiffusionHost,
     parts: Annotated[int, Opt("Parts of a block.", 1)] = 3,
     count: Annotated[int, Opt("Positions of each part filled in a pass.", 1)] = 1,
-) -> Spread:
-    return Spread(parts, count)
+) -> SpreadParts:
+    return SpreadParts(parts, count)
 
 
-class Spread:
+class SpreadParts:
     def __init__(self, parts: int, count: int) -> None:
         self._parts, self._count = parts, count
 
