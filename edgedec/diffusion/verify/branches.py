@@ -71,8 +71,9 @@ class Branches(PassByPass):
 
     def _foreseen(self, text: DiffusionText, seen: SeenBlock) -> list[Fill]:
         """What passes would fill if the prediction stayed as it is; the first is certain."""
-        found = list[Fill]()
-        while len(seen.positions) and len(found) < self._states:
+        cache, canvas, found = text.context.cache, text.canvas, list[Fill]()
+        room = (cache.capacity - cache.length) // (canvas.end - canvas.start)
+        while len(seen.positions) and len(found) < max(min(self._states, room), 1):
             found.append(_chosen(text, seen))
             seen = seen.only(~np.isin(seen.positions, list(found[-1])))
         return found
