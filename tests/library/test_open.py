@@ -193,6 +193,18 @@ def test_folders(copied: Path, change: Callable[[Path], object], name: str) -> N
     assert refusal(copied) == name
 
 
+def test_a_diffusion_model_is_refused_by_name(copied: Path) -> None:
+    manifest = json.loads((copied / "edgedec.json").read_text())
+    facts = {"mask": 5, "shift": True, "context": "causal", "block": 8}
+    (copied / "edgedec.json").write_text(json.dumps(manifest | {"version": 7, "diffusion": facts}))
+    assert Bundle.open(copied).manifest.diffusion is not None
+    with pytest.raises(
+        c.EdgedecFailure, match="a diffusion language model, which this library does not decode"
+    ) as found:
+        opened(copied)
+    assert found.value.status == "unavailable"
+
+
 def _linked(folder: Path) -> None:
     (folder / "weights.bin").rename(folder.parent / "elsewhere")
     (folder / "weights.bin").symlink_to(folder.parent / "elsewhere")
