@@ -102,11 +102,21 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(nano, tmp_path_factory.mktemp("reader") / "smol"))
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A diffusion model, of random weights."""
+    pytest.importorskip("onnx", reason="exporting needs onnx")
+    from diffusion.checkpoint import exported
+
+    return exported(tmp_path_factory.mktemp("filled"))
+
+
 @pytest.fixture
-def folder(bundle: Path, tmp_path: Path) -> Path:
+def folder(bundle: Path, filled: Path, tmp_path: Path) -> Path:
     """What a reader has."""
     for name in ("smol", "smol-native", "BUNDLE"):
         shutil.copytree(bundle, tmp_path / name, copy_function=os.link)
+    shutil.copytree(filled, tmp_path / "nano-block", copy_function=os.link)
     rows = [{"prompt": "Once upon a time", "max_tokens": 4}, {"prompt": "One day", "max_tokens": 4}]
     for name in ("prompts.jsonl", "smol-prompts.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
