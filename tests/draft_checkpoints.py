@@ -118,12 +118,22 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
 
 
-def attention(x: Tensor, t: dict[str, Tensor], p: str, theta: float, window: int = 1 << 20, sinks: int = 0) -> Tensor:
-    """Causal, of rows at positions 0 .. n-1; x [n, in]. A row sees the `window` latest ones and the first `sinks`."""
+def attention(
+    x: Tensor,
+    t: dict[str, Tensor],
+    p: str,
+    theta: float,
+    window: int = 1 << 20,
+    sinks: int = 0,
+    places: Sequence[int] | None = None,
+) -> Tensor:
+    """Causal, of rows at positions 0 .. n-1, or at these places; x [n, in]. A row sees the `window` latest ones and the
+    first `sinks`."""
     n = len(x)
+    at = torch.arange(n) if places is None else torch.tensor(places)
     q, k, v = (F.linear(x, t[f"{p}{name}_proj.weight"], t.get(f"{p}{name}_proj.bias")) for name in "qkv")
     q, k, v = q.view(n, HEADS, DIM), k.view(n, KV_HEADS, DIM), v.view(n, KV_HEADS, DIM)
-    angles = torch.arange(n)[:, None] * theta ** (-torch.arange(0, DIM, 2) / DIM)
+    angles = at[:, None] * theta ** (-torch.arange(0, DIM, 2) / DIM)
     cos, sin = (torch.cat([f(angles)] * 2, -1)[:, None] for f in (torch.cos, torch.sin))
 
     def turned(y: Tensor) -> Tensor:
@@ -431,6 +441,42 @@ def sec(exits: Sequence[int] = (1, 4, 7)) -> Oracle:
 
 
 # By name: (the kind that it is, how it is made, its file).
+def falcon(size: int = 2) -> Oracle:
+    """Rows of a state and the next token through an LSTM along the text, then a layer in which the last `size` rows
+    see each other; a block below takes the states that the one above gave, and its LSTM goes on from there."""
+    p = "layers.0."
+    t = layer_tensors(p)
+    lstm = torch.nn.LSTM(2 * HIDDEN, HIDDEN, 2, batch_first=True)
+    with torch.no_grad():
+        for name, weight in lstm.named_parameters():
+            weight.copy_(drawn(name, tuple(weight.shape)) if weight.ndim > 1 else 0.3 * torch.randn(weight.shape))
+            t[f"lstm.{name}"] = weight.detach().clone()
+
+    def block(target: Target, states: Tensor, tokens: Sequence[int]) -> Tensor:
+        with torch.no_grad():
+            x = lstm(torch.cat([target.embed(tokens), states], -1)[None])[0][0]
+        found, n = [], len(x)
+        blocks = [range(n - size, n)] if n >= size else []
+        for one in blocks:  # the last row that is seen comes last, and gets the position of the row that asks
+            for row in one:
+                order = [*(i for i in range(n) if i != row), row]
+                y = x[order]
+                y = y + attention(y, t, f"{p}self_attn.", 5000.0, places=order)
+                y = y + mlp(rms(y, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp.")
+                found.append(y[-1])
+        return torch.stack(found)
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        states, tokens = target.states(ids[:-1])[-1], list(ids[1:])
+        out = block(target, states, tokens)
+        for i in range(0, len(path) - len(path) % size, size):
+            states, tokens = torch.cat([states, out]), [*tokens, *path[i : i + size]]
+            out = block(target, states, tokens)
+        return F.linear(out[len(path) % size], target.head).log_softmax(-1)
+
+    return Oracle(t, CONFIG | {"k_mask": size}, after, 3 * size)
+
+
 PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
     "eagle of two layers": ("eagle", lambda: eagle(2), "model.safetensors"),
@@ -442,6 +488,8 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "longspec": ("longspec", longspec, "model.safetensors"),
     "prompt": ("prompt", prompt, "model.safetensors"),
     "lud": ("lud", lambda: prompt(name="units.weight"), "model.safetensors"),
+    "falcon": ("falcon", falcon, "model.safetensors"),
+    "falcon of blocks of three": ("falcon", lambda: falcon(3), "pytorch_model.bin"),
     "hidden transfer": ("hiddentransfer", hidden_transfer, "model.safetensors"),
     "sec": ("sec", sec, "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),

@@ -249,6 +249,8 @@ def _check_drafts(manifest: Manifest, where: str) -> None:
     for kind, draft in manifest.drafts.items():
         if not 1 <= draft.depth <= 64:
             raise BundleCorrupt(f"{where}: drafts.{kind}.depth: {draft.depth} is out of range")
+        if not 1 <= draft.block <= 64:
+            raise BundleCorrupt(f"{where}: drafts.{kind}.block: {draft.block} is out of range")
         if any(not 0 <= block < manifest.spec.n_blocks for block in draft.features):
             raise BundleCorrupt(f"{where}: drafts.{kind}.features: not blocks of {manifest.spec.n_blocks}")
 

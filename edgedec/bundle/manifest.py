@@ -122,7 +122,8 @@ class DraftFacts:
     the target whose states it reads; networks: files of its dense networks, by use; tokens: a file of the target's
     token of each of its own, int32 (empty: the same); normed: the states pass the target's last norm first; feeds:
     what a drafted row takes from the row before it, the state or the state after the draft's last norm; embeddings: a
-    file of trained embeddings, float32 [depth, hidden_size] (empty: none)."""
+    file of trained embeddings, float32 [depth, hidden_size] (empty: none); block: tokens that a pass of the head guesses
+    together."""
 
     depth: int
     stack: str = ""
@@ -132,6 +133,7 @@ class DraftFacts:
     normed: bool = False
     feeds: Literal["state", "normed"] = "state"
     embeddings: str = ""
+    block: int = 1
 
     @property
     def files(self) -> tuple[str, ...]:

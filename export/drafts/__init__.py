@@ -21,6 +21,7 @@ from edgedec.errors import BadTensor, CheckpointError, UsageError
 from edgedec.export.amend import adding
 from edgedec.export.drafts.files import DraftCheckpoint, open_draft
 from edgedec.export.drafts.networks import LayerWeights, MergeWeights, RungWeights, merge_graph, rung_graph
+from edgedec.export.drafts.recurrent import check_lstm, lstm_file, lstm_names
 from edgedec.export.drafts.stack import write_stack
 from edgedec.export.drafts.velocity import check_velocities, velocity_file
 from edgedec.export.safetensors import Array
@@ -103,6 +104,7 @@ class _Import:
             self._require(plan.embeddings, (plan.depth, target.hidden_size), "embeddings")
         self._check_rungs()
         check_velocities(self.checkpoint, plan.velocities, target)
+        check_lstm(self.checkpoint, plan.lstm, target.hidden_size)
         self._check_spare()
 
     def _check_rungs(self) -> None:
@@ -122,6 +124,7 @@ class _Import:
             used |= {rung.readout, rung.bias}
             used |= {name for r in rung.layers for name in (r.matrix, r.bias, r.skip, r.skip_bias)}
         used |= {name for velocity in self.plan.velocities for name in astuple(velocity)}
+        used |= set(lstm_names(self.plan.lstm))
         for name in sorted(set(self.checkpoint.tensors) - used - {self.plan.tokens, self.plan.embeddings}):
             if not any(re.fullmatch(pattern, name) for pattern in self.plan.ignored):
                 raise BadTensor(f"{name}: is not part of an {self.kind} draft ({self.checkpoint.folder})")
@@ -148,10 +151,13 @@ class _Import:
         if plan.velocities:
             eps = self.bundle.spec.norm_eps
             networks["velocity"] = velocity_file(folder, self.prefix, self.checkpoint, plan.velocities, eps, self.dense)
+        if plan.lstm:
+            hidden = self.bundle.spec.hidden_size
+            networks["recurrent"] = lstm_file(folder, self.prefix, self.checkpoint, plan.lstm, hidden)
         tokens = self._tokens(folder) if plan.tokens else ""
         stack = self._stack(folder, plan.spec) if plan.spec is not None else ""
         own = self._embeddings(folder) if plan.embeddings else ""
-        return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds, own)
+        return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds, own, plan.block)
 
     def _network(self, folder: Path, use: str, weights: MergeWeights) -> str:
         name, hidden = f"{self.prefix}{use}.onnx", self.bundle.spec.hidden_size

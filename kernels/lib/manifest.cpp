@@ -141,7 +141,7 @@ void read_others(Fields& f, const ModelSpec& spec, std::vector<std::string>& nam
     for (const auto& [kind, value] : drafts->members) {
       Fields draft(value, all.path(kind), EDGEDEC_CORRUPT);
       range(draft.path("depth"), draft.integer("depth"), 1, 64);
-      for (const char* key : {"stack", "tokens"})
+      for (const char* key : {"stack", "tokens", "embeddings"})
         if (const std::string name = draft.string(key, ""); !name.empty()) named.push_back(name);
       if (const Json* features = draft.any("features"))
         for (const Json& block : to_list(*features, draft.path("features"), EDGEDEC_CORRUPT))
@@ -154,6 +154,7 @@ void read_others(Fields& f, const ModelSpec& spec, std::vector<std::string>& nam
       }
       draft.boolean("normed", false);
       draft.choice("feeds", "state normed", 0);
+      range(draft.path("block"), draft.integer("block", 1), 1, 64);
       draft.done();
     }
   }

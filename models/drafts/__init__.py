@@ -64,7 +64,8 @@ class DraftPlan:
     sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
     features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
     number of a draft token to make it the target's ("": the same numbers); velocities: one a feature; feeds, depth: as
-    in `DraftFacts`; embeddings: the tensor of trained ones; ignored: regular expressions of tensors that are not
+    in `DraftFacts`; embeddings: the tensor of trained ones; lstm: the prefix of a torch LSTM of two layers ("": none); block: tokens
+    that a pass guesses together; ignored: regular expressions of tensors that are not
     needed."""
 
     depth: int
@@ -78,6 +79,8 @@ class DraftPlan:
     normed: bool = False
     feeds: Literal["state", "normed"] = "state"
     embeddings: str = ""
+    lstm: str = ""
+    block: int = 1
     ignored: tuple[str, ...] = ()
 
 

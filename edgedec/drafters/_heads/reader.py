@@ -44,15 +44,16 @@ def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
 
 
 class HeadReader:
-    """The head's cache of one text. lag: the number of later tokens that a row depends on."""
+    """The head's cache of one text. lag: the number of later tokens that a row depends on; slots: rows of the cache
+    that a token takes."""
 
-    lag = 1
+    lag, slots = 1, 1
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
         head = self.head = open_head(host, facts)
         self._runtime, self._spec = head.runtime, head.bundle.spec
         self._chunk = self._runtime.capabilities.prefill_chunk
-        self._cache = self._runtime.new_cache(self._spec.context_length)
+        self._cache = self._runtime.new_cache(self.slots * self._spec.context_length)
         self._fuse, self._entry = head.networks.get("features"), head.networks.get("entry")
         self._embeddings = TokenEmbeddings(host) if self._entry or self._spec.paired else None
         self.last = self._spec.n_blocks - 1
@@ -118,10 +119,14 @@ class HeadReader:
                 break
             common += 1
         keep = common - self.lag - self._base
-        if keep < self._cache.length:
-            self._cache.truncate(max(keep, 0))
+        self._cut(max(keep, 0))
         if keep < 0:
             self._base = 0
+
+    def _cut(self, keep: int) -> None:
+        """Forget all but the first `keep` tokens."""
+        if keep * self.slots < self._cache.length:
+            self._cache.truncate(keep * self.slots)
 
     def _take(self, seen: Seen, ids: Sequence[int], outputs: Outputs, room: int) -> Generator[Request, Completed, None]:
         """Read the rows that are still those of the text."""
@@ -140,10 +145,9 @@ class HeadReader:
     def _place(self, start: int, rows: int) -> None:
         """Make token `start` the next row: roll back to it, or start over after a gap or when the cache is full."""
         at = start - self._base
-        if not 0 <= at <= self._cache.length or at + rows > self._cache.capacity:
+        if not 0 <= at * self.slots <= self._cache.length or (at + rows) * self.slots > self._cache.capacity:
             self._base, at = start, 0
-        if at < self._cache.length:
-            self._cache.truncate(at)
+        self._cut(at)
 
     def _commit(self, seen: Seen, start: int, stop: int, outputs: Outputs) -> Generator[Request, Completed, None]:
         tokens = seen.follow[start:stop]
@@ -168,9 +172,12 @@ class HeadReader:
     def _run(self, rows: Rows, states: Hidden, tokens: Sequence[int], outputs: Outputs) -> Reading:
         embedded = None if self._embeddings is None else (yield from self._embeddings.of(tokens))
         entering = states if self._entry is None else _entered(self._entry, embedded, states)
-        given = replace(rows, embeddings=embedded) if self._spec.paired else rows
+        return (yield from self._forward(replace(rows, embeddings=embedded) if self._spec.paired else rows, entering, outputs))
+
+    def _forward(self, rows: Rows, entering: Hidden, outputs: Outputs) -> Reading:
+        """The layers on the computed rows."""
         self.calls += 1
-        call = Call(given, self._cache, None, entering, outputs)
+        call = Call(rows, self._cache, None, np.ascontiguousarray(entering), outputs)
         done = yield ForwardOn(self._runtime, call)
         self.seconds = own_seconds(done, call)
         return done.result

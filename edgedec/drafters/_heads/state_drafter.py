@@ -18,10 +18,13 @@ LEAST = 1e-4
 
 
 class StateDrafter(BaseDrafter):
-    """`_reader`: reads the states in `_seen`; None if the head has no layers: then only the last states are stored."""
+    """`_reader`: reads the states in `_seen`; None if the head has no layers: then only the last states are stored.
+    `reader`: its class."""
+
+    reader: type[HeadReader] = HeadReader
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
-        self._reader = HeadReader(host, facts) if facts.stack else None
+        self._reader = self.reader(host, facts) if facts.stack else None
         self._seen = SeenStates(facts.features)
         self.outputs = Outputs(hidden=facts.features)
         self.reads = self.outputs if facts.stack else Outputs()
