@@ -441,6 +441,32 @@ def sec(exits: Sequence[int] = (1, 4, 7)) -> Oracle:
 
 
 # By name: (the kind that it is, how it is made, its file).
+def chimera(heads: int = 3) -> Oracle:
+    """A layer over the target's states and the trigrams; a drafted row sees in the place of the states that are not
+    there the layer's outputs."""
+    p = "fast_layer1.0."
+    t = layer_tensors(p, norms=("input_layernorm",))
+    t |= {"trimlp.0.linear.weight": drawn("w", (3 * HIDDEN,) * 2), "trimlp.0.linear.bias": torch.randn(3 * HIDDEN)}
+    t["trimlp.1.weight"] = drawn("w", (HIDDEN, 3 * HIDDEN))
+    t |= {f"chimera_head.{i}.0.weight": drawn("w", (VOCAB, 2 * HIDDEN)) for i in range(heads)}
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        text, h = [*ids, *path], target.states(ids[:-1])[-1]
+        known, rows, places, out = len(ids) - 1, [], [], h[:0]
+        for i in range(1, len(text)):
+            rows.append(h[i - 1] if i <= known else out)
+            e = torch.cat(list(target.embed([text[0], text[1], text[1]] if i == 1 else text[i - 2 : i + 1])))
+            e = e + F.silu(F.linear(e, t["trimlp.0.linear.weight"], t["trimlp.0.linear.bias"]))
+            rows.append(F.linear(e, t["trimlp.1.weight"]))
+            places += [i - 1, i]
+            x = torch.stack(rows)
+            x = x + attention(rms(x, t[f"{p}input_layernorm.weight"]), t, f"{p}self_attn.", 10000.0, places=places)
+            out = (x + mlp(rms(x, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp."))[-1]
+        return F.linear(torch.cat([h[-1], out]), t[f"chimera_head.{len(path)}.0.weight"]).log_softmax(-1)
+
+    return Oracle(t, {"chimera_num_heads": heads}, after, heads)
+
+
 def falcon(size: int = 2) -> Oracle:
     """Rows of a state and the next token through an LSTM along the text, then a layer in which the last `size` rows
     see each other; a block below takes the states that the one above gave, and its LSTM goes on from there."""
@@ -488,6 +514,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "longspec": ("longspec", longspec, "model.safetensors"),
     "prompt": ("prompt", prompt, "model.safetensors"),
     "lud": ("lud", lambda: prompt(name="units.weight"), "model.safetensors"),
+    "chimera": ("chimera", chimera, "model.safetensors"),
     "falcon": ("falcon", falcon, "model.safetensors"),
     "falcon of blocks of three": ("falcon", lambda: falcon(3), "pytorch_model.bin"),
     "hidden transfer": ("hiddentransfer", hidden_transfer, "model.safetensors"),

@@ -7,7 +7,7 @@ inside the bundle, whose files begin with `draft_KIND.`, dense networks as ONNX 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -100,6 +100,8 @@ class _Import:
         for use, merge in plan.merges.items():
             if merge.matrix:
                 self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
+            for layer in merge.layers:
+                self._require(layer.matrix, (len(merge.inputs) * target.hidden_size,) * 2, use)
         if plan.embeddings:
             self._require(plan.embeddings, (plan.depth, target.hidden_size), "embeddings")
         self._check_rungs()
@@ -111,7 +113,7 @@ class _Import:
         target = self.bundle.spec
         for rung in self.plan.rungs:
             shape = self._shape(rung.readout)
-            if len(shape) != 2 or shape[1] != target.hidden_size:
+            if len(shape) != 2 or shape[1] != self.plan.rung_reads * target.hidden_size:
                 raise self._mismatch(f"{rung.readout} is {shape}, the target's hidden_size {target.hidden_size}")
             if shape[0] > target.vocab_size:
                 raise self._mismatch(f"{rung.readout} knows {shape[0]} tokens, the target {target.vocab_size}")
@@ -119,10 +121,9 @@ class _Import:
     def _check_spare(self) -> None:
         used = {part.name for source in self.plan.sources.values() for part in source or ()}
         for merge in self.plan.merges.values():
-            used |= {merge.matrix, merge.bias, *merge.norms}
+            used |= {merge.matrix, merge.bias, *merge.norms} | _layer_names(merge.layers)
         for rung in self.plan.rungs:
-            used |= {rung.readout, rung.bias}
-            used |= {name for r in rung.layers for name in (r.matrix, r.bias, r.skip, r.skip_bias)}
+            used |= {rung.readout, rung.bias} | _layer_names(rung.layers)
         used |= {name for velocity in self.plan.velocities for name in astuple(velocity)}
         used |= set(lstm_names(self.plan.lstm))
         for name in sorted(set(self.checkpoint.tensors) - used - {self.plan.tokens, self.plan.embeddings}):
@@ -168,7 +169,9 @@ class _Import:
     def _merged(self, merge: Merge) -> MergeWeights:
         whole = self.checkpoint.whole
         norms = tuple(whole(name) + np.float32(merge.norm_add) for name in merge.norms)
-        return MergeWeights(merge.inputs, self._maybe(merge.matrix), norms, whole(merge.bias) if merge.bias else None)
+        layers = tuple(self._layer_weights(r) for r in merge.layers)
+        bias = whole(merge.bias) if merge.bias else None
+        return MergeWeights(merge.inputs, self._maybe(merge.matrix), norms, bias, layers)
 
     def _rung(self, folder: Path, depth: int, rung: Rung) -> str:
         name, weights = f"{self.prefix}depth_{depth}.onnx", self._rung_weights(rung)
@@ -243,3 +246,7 @@ class _Import:
             return np.zeros((stop - start, self.bundle.spec.hidden_size), np.float32)
         readout = "embed" if self.bundle.spec.tied else "head"
         return self.bundle.rows(readout, start, stop)
+
+
+def _layer_names(layers: Sequence[Residual]) -> set[str]:
+    return {name for r in layers for name in (r.matrix, r.bias, r.skip, r.skip_bias)}

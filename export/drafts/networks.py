@@ -27,12 +27,13 @@ _LARGEST = 2**31 - 2**20  # of a protobuf message
 
 @dataclass(frozen=True)
 class MergeWeights:
-    """A `Merge` with its weights: matrix [out, sum of the inputs' widths], norms and bias if there are any."""
+    """A `Merge` with its weights: matrix [out, sum of the inputs' widths], norms, bias and layers if there are any."""
 
     inputs: tuple[str, ...]
     matrix: Array | None
     norms: tuple[Array, ...] = ()
     bias: Array | None = None
+    layers: tuple[LayerWeights, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, matric
     if weights.norms:
         parts = [g.normed(part, norm) for part, norm in zip(parts, weights.norms, strict=True)]
     x = g.node("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
+    for layer in weights.layers:
+        x = g.layer(x, layer)
     y = x if weights.matrix is None else g.dense(x, weights.matrix, weights.bias)
     g.node("Identity", [y], out="state")
     g.output("state", FLOAT, ["n", sum(widths) if weights.matrix is None else len(weights.matrix)])

@@ -37,6 +37,7 @@ NODES, BEAM, K = 9, 3, 4
 # Guesses come of rows below a draft: test_prompt_rows.py, tests/unit/test_drafter_lud.py; sec drafts none.
 BELOW = ["prompt", "lud", "hidden transfer", "sec"]
 LOSSY = ["lud", "sec"]
+RUNGS = ["chimera", "hydrapp"]  # a head for each depth, which names its best 16
 ADAPTERS = sorted(name for name in PUBLISHED if name.startswith(("kangaroo", "m2r2")))  # drafted with as by an exit
 
 
@@ -128,9 +129,9 @@ def test_proposals_are_those_of_torch(
     case: tuple[str, Oracle, Bundle], model: tuple[Target, Path], engine: str
 ) -> None:
     kind, oracle, bundle = case
-    options = {} if kind == "medusa" else {"beam": str(BEAM)} | ({} if kind == "hydrapp" else {"k": str(K)})
+    options = {} if kind == "medusa" else {"beam": str(BEAM)} | ({} if kind in RUNGS else {"k": str(K)})
     compared = drafts_of(kind, bundle, engine, options)
-    k, beam = (16, 999) if kind == "medusa" else (16, BEAM) if kind == "hydrapp" else (K, BEAM)
+    k, beam = (16, 999) if kind == "medusa" else (16, BEAM) if kind in RUNGS else (K, BEAM)
     for ids, draft in compared:
         expected = tree(lambda path, ids=ids: oracle.after(model[0], ids, path), NODES, oracle.depth, beam, k)  # type: ignore[misc]
         found = paths(draft)
