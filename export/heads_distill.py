@@ -103,7 +103,7 @@ class Distiller(Checkpointed):
     def _optimizers(self, rate: float) -> list[Any]:
         """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases, a head, embeddings."""
         inside = {
-            name: w.ndim == 2 and not name.startswith(("lm_head", "prompts", "controller"))
+            name: w.ndim == 2 and not name.startswith(("lm_head", "prompts", "controller", "chimera_head"))
             for name, w in self.weights.items()
         }
         inner, outer = ([w for name, w in self.weights.items() if inside[name] is kind] for kind in (True, False))
@@ -120,7 +120,7 @@ class Distiller(Checkpointed):
             one.zero_grad()
             for group in one.param_groups:
                 group["lr"] = share * group["highest"]
-        total = 0.0
+        total, self.student.progress = 0.0, progress
         for _ in range(self.plan.batch):
             loss = self.loss(next(self.stream)) / self.plan.batch
             loss.backward()

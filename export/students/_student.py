@@ -14,6 +14,9 @@ from edgedec.spec import ModelSpec
 class Student(nn.Module):
     """What a file of this folder provides as `STUDENT`: a class made with a `StudentShape` and a `StudentTarget`."""
 
+    # The share of the training that is done, set before each loss.
+    progress = 0.0
+
     @staticmethod
     def check(spec: ModelSpec) -> None:
         """Refuse a target that drafts of the kind do not fit."""

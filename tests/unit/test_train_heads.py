@@ -297,7 +297,8 @@ def test_a_copy_gets_the_head_and_the_bundle_stays(
         (
             ("--kind", "eagle"),
             1,
-            "eagle3, exit, hiddentransfer, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa, prompt, sec",
+            "chimera, eagle3, exit, falcon, hiddentransfer, hydra, hydrapp, kangaroo, longspec, lud, m2r2, medusa, "
+            "prompt, sec",
         ),
         (("--layer", "1"), 1, "only kinds after an early layer have one"),
         (("--kind", "exit", "--layer", "3"), 1, "must be from 1 to 2"),
