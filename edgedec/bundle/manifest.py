@@ -122,8 +122,7 @@ class DraftFacts:
     the target whose states it reads; networks: files of its dense networks, by use; tokens: a file of the target's
     token of each of its own, int32 (empty: the same); normed: the states pass the target's last norm first; feeds:
     what a drafted row takes from the row before it, the state or the state after the draft's last norm; embeddings: a
-    file of trained embeddings, float32 [depth, hidden_size] (empty: none); block: tokens that a pass of the head guesses
-    together."""
+    file of trained embeddings, float32 [depth, hidden_size] (empty: none); block: tokens that one pass guesses."""
 
     depth: int
     stack: str = ""

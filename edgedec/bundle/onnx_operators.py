@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # What `export/heads.py` and `export/drafts` write, and nothing that makes a size of a value.
 _HEAD = """
-Add Concat Div Gather Gemm Identity LSTM LogSoftmax MatMul Mul Reshape SimplifiedLayerNormalization Sub Tanh TopK Unsqueeze
+Add Concat Div Gather Gemm Identity LSTM LogSoftmax MatMul Mul Reshape SimplifiedLayerNormalization Sub Tanh TopK
+Unsqueeze
 """
 
 # What exporters of decoders write: optimum, torch, our own.

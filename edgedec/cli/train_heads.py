@@ -72,8 +72,8 @@ class HeadFlags:
     kind: Annotated[
         str,
         typer.Option(
-            help="eagle3, longspec, hydra++, hydra, medusa, prompt, lud, hidden-transfer draft tokens; exit, kangaroo, "
-            "m2r2, sec end early."
+            help="eagle3, longspec, hydra++, hydra, medusa, prompt, lud, hidden-transfer, chimera, falcon draft "
+            "tokens; exit, kangaroo, m2r2, sec end early."
         ),
     ] = "hydra"
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4

@@ -1,8 +1,8 @@
 """Drafts with a Falcon head, which guesses the tokens of a block together: two in one pass of the head.
 
 Falcon (Gao et al. 2024; read: the authors' code, Bestpay-inc/Falcon, `models/cnets.py`, `models/choices.py` and
-`train/glance.py`, and the abstract). The draft tree consists of blocks: a pass reads, for each chosen path, a block of k
-tokens with the states that the block above gave them, whose rows see each other, and guesses the k tokens of the next
+`train/glance.py`, and the abstract). The draft tree consists of blocks: a pass reads, for each chosen path, a block of
+k tokens with the states that the block above gave them, whose rows see each other, and guesses the k tokens of the next
 block independently of each other; so any guess of the block's first token may be followed by any of its second. The
 authors' tree is one fixed table for k = 2; here the paths are the likeliest ones, as in the other trees.
 
@@ -92,5 +92,3 @@ def _rows(result: CallResult, j: int, size: int) -> CallResult:
     """The outputs of row j of each block."""
     parts = {name: getattr(result, name) for name in ("ids", "scores", "logsum", "logits")}
     return replace(result, **{name: part[j::size] for name, part in parts.items() if part is not None})
-
-

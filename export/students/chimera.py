@@ -89,8 +89,9 @@ class ChimeraStudent(Student):
         n, layer, e = len(features) - depth, self.fast_layer1[0], features.embeddings
         h, place = self._normed(features)[:n], torch.arange(n, device=e.device)
         # Row t: the trigram that ends in token t + 1; the authors take the second token twice in the first one.
-        before, middle = torch.cat([e[:1], e[: n - 1]]), torch.cat([e[1:2], e[1:n]])
-        grams, own, found = self.trimlp(torch.cat([before, middle, e[1 : n + 1]], -1)), list[Keys](), list[Tensor]()
+        last = (torch.cat([e[:1], e[: n - 1]]), torch.cat([e[1:2], e[1:n]]), e[1 : n + 1])
+        grams, own, found = self.trimlp(torch.cat(last, -1)), list[Keys](), list[Tensor]()
+        last = (last[0], e[:n], last[2])
         text, sees = self._text(h, grams, place)
         state = layer(grams, place + 1, text, sees, own)
         for k, head in enumerate(self.chimera_head[:depth]):
@@ -98,9 +99,8 @@ class ChimeraStudent(Student):
             if k == depth - 1:
                 break
             token = self._embedded(found[-1].argmax(-1)) if guessing else e[2 + k : 2 + k + n]
-            before, middle = (e[:n], e[1 : n + 1]) if k == 0 else (middle, last)
-            last = token
-            gram = self.trimlp(torch.cat([before, middle, token], -1))
+            last = (last[1], last[2], token)
+            gram = self.trimlp(torch.cat(last, -1))
             if guessing:
                 gram, state = gram.detach(), state.detach()
             own += [layer.keys(state, place + k + 1), layer.keys(gram, place + k + 2)]

@@ -59,7 +59,7 @@ class Cell(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [n, inputs], along the text -> [n, H]"""
         zero = x.new_zeros(1, 1, self.hidden)
-        found: Tensor = torch._VF.lstm(x[:, None], (zero, zero), self.weights, True, 1, 0.0, False, False, False)[0]  # type: ignore[attr-defined]
+        found: Tensor = torch._VF.lstm(x[:, None], (zero, zero), self.weights, True, 1, 0.0, False, False, False)[0]
         return found[:, 0]
 
     def step(self, x: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

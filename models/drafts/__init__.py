@@ -19,7 +19,8 @@ from edgedec.spec import ModelSpec
 @dataclass(frozen=True)
 class Merge:
     """A dense network: a matrix ("": none) times its inputs side by side, each normed first if `norms` names its
-    weight, and all of them through `layers`; plus a bias. Names are those of the checkpoint; norm_add: what is added to the weights of norms."""
+    weight, and all of them through `layers`; plus a bias. Names are those of the checkpoint; norm_add: what is
+    added to the weights of norms."""
 
     inputs: tuple[str, ...]
     matrix: str
@@ -62,12 +63,12 @@ class Velocity:
 @dataclass(frozen=True)
 class DraftPlan:
     """How a checkpoint is imported. spec: the layers (None: there are none), with the readout as their tied embedding;
-    sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth, rung_reads: states that each reads side by side;
-    features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
-    number of a draft token to make it the target's ("": the same numbers); velocities: one a feature; feeds, depth: as
-    in `DraftFacts`; embeddings: the tensor of trained ones; lstm: the prefix of a torch LSTM of two layers ("": none); block: tokens
-    that a pass guesses together; ignored: regular expressions of tensors that are not
-    needed."""
+    sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth,
+    rung_reads: states that each reads side by side; features: blocks of the target that are read, normed: after its
+    last norm; tokens: the tensor that is added to the number of a draft token to make it the target's ("": the same
+    numbers); velocities: one a feature; feeds, depth: as in `DraftFacts`; embeddings: the tensor of trained ones; lstm:
+    the prefix of a torch LSTM of two layers ("": none); block: tokens that a pass guesses together; ignored: regular
+    expressions of tensors that are not needed."""
 
     depth: int
     features: tuple[int, ...]

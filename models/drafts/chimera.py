@@ -1,4 +1,4 @@
-"""Chimera (Zeng et al. 2024): a layer over the target's states and over the tokens' trigrams, then a head for each depth.
+"""Chimera (Zeng et al. 2024): a layer over the target's states and the trigrams of tokens, then a head for each depth.
 
 A trigram, the embeddings of a token and of the two before it, becomes one row by `trimlp` (x + silu(Wx), then a
 matrix). One layer of the target's own sizes attends to the target's last states, after its norm, and to the trigrams.

@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="the target is made with transformers
 import torch
 from checkpoints import write_llama
 from torch.nn import functional
-from training import quiet, write_sentences
+from training import write_sentences
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, ForwardOn
@@ -28,7 +28,6 @@ from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.heads_distill import Distiller, DistillPlan, imported
 from edgedec.export.students import Features, falcon
 from edgedec.export.students._rows import RowAttention
-from edgedec.export.training_loop import train
 from edgedec.runtime import Call, Rows, Runtime, forward_one
 
 KINDS = ("chimera", "falcon")
@@ -67,24 +66,25 @@ def test_drafts_are_what_was_trained(
 ) -> None:
     """After parts of a text each guess is as likely as the student's logits say, of which the tokens before it are
     part of the text; at every depth."""
-    monkeypatch.setattr(state_drafter, "LEAST", 1e-9)
+    monkeypatch.setattr(state_drafter, "LEAST", 1e-30)
+    depth = 4 if kind == "chimera" else 6  # of falcon three blocks
     trainer = distiller(model, text, kind, depth=4)
     torch.manual_seed(2)
     with torch.no_grad():
         for name, w in trainer.weights.items():
-            w.add_(0.3 * torch.randn(w.shape) * (w.shape[-1] ** -0.5 if w.ndim > 1 else 1.0))
+            w.add_(torch.randn(w.shape) * (w.shape[-1] ** -0.5 if w.ndim > 1 else 0.3))
             w.mul_(0.5 if name.startswith("chimera_head") else 1.0)
     (tmp_path / "draft").mkdir()
     trainer.write(tmp_path / "draft", "x")
     bundle, _ = imported(model.bundle, tmp_path / "draft", tmp_path / "bundle", force=False)
-    found, compared = edgedec.open(bundle.path, engine="reference"), dict.fromkeys(range(4), 0)
+    found, compared = edgedec.open(bundle.path, engine="reference"), dict.fromkeys(range(depth), 0)
     ids = [int(t) for t in max(trainer.held, key=len).tokens]
     for n in range(6, len(ids), 3):
         drafts = _paths(_drafted(found, kind, ids[:n]))
-        for path in [path for path in drafts if len(path) == 4][:5]:
+        for path in [path for path in drafts if len(path) == depth][:5]:
             with torch.no_grad():
-                logprobs = trainer.student.logits(trainer.stream.of([*ids[:n], *path]), 4).log_softmax(-1)
-            for k in range(4):
+                logprobs = trainer.student.logits(trainer.stream.of([*ids[:n], *path]), depth).log_softmax(-1)
+            for k in range(depth):
                 p = drafts[path[: k + 1]]
                 if p < 0.999:
                     assert p == pytest.approx(float(logprobs[k, n - 2, path[k]].exp()), rel=0.01), (n, k)
@@ -223,9 +223,7 @@ def test_rows_of_a_block_see_each_other_and_nothing_later(model: edgedec.Model, 
     changed[3] += 1.0
     rng = torch.Generator()
     with torch.no_grad():
-        before, after = (
-            student._through(x, torch.zeros_like(x), rng.manual_seed(3)) for x in (states, changed)
-        )
+        before, after = (student._through(x, torch.zeros_like(x), rng.manual_seed(3)) for x in (states, changed))
     moved = (before != after).any(-1).tolist()
     assert moved == [False, False, True, True, True, True]
 
@@ -257,7 +255,9 @@ def test_the_published_names(model: edgedec.Model, text: Path, tmp_path: Path, k
     trainer.write(tmp_path, "x")
     config = json.loads((tmp_path / "config.json").read_text())
     if kind == "falcon":
-        assert {f"lstm.{part}_l{i}" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") for i in (0, 1)} < names
+        assert {
+            f"lstm.{part}_l{i}" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") for i in (0, 1)
+        } < names
         assert config["k_mask"] == 2
     else:
         assert {"trimlp.0.linear.weight", "trimlp.1.weight", "chimera_head.2.0.weight"} < names

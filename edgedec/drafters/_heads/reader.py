@@ -172,7 +172,11 @@ class HeadReader:
     def _run(self, rows: Rows, states: Hidden, tokens: Sequence[int], outputs: Outputs) -> Reading:
         embedded = None if self._embeddings is None else (yield from self._embeddings.of(tokens))
         entering = states if self._entry is None else _entered(self._entry, embedded, states)
-        return (yield from self._forward(replace(rows, embeddings=embedded) if self._spec.paired else rows, entering, outputs))
+        return (
+            yield from self._forward(
+                replace(rows, embeddings=embedded) if self._spec.paired else rows, entering, outputs
+            )
+        )
 
     def _forward(self, rows: Rows, entering: Hidden, outputs: Outputs) -> Reading:
         """The layers on the computed rows."""
