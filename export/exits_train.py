@@ -5,6 +5,11 @@ often. All exits share the model's own last norm and head. An update trains one 
 curriculum); exit e weighs `early` times 0 + … + (e - 1), the whole model L - 1 + `early` times 0 + … + (L - 2),
 normalized. An exit learns the text, and by the share `soft` the current prediction of the whole model, because a draft
 token is accepted if the model predicts it.
+
+Two other methods train the exits as models of their own (`drafters/nested.py`), on the text alone and without dropout:
+`s2d`, the mean loss of all exits and the whole model in each update (Kavehzadeh et al. 2024; read: parsareal/SD2,
+`train_soft.py`, by notes); `sortednet`, one of them drawn at random for each row, rows of an update accumulated
+(Valipour et al. 2023; read: the abstract).
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import random
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,10 +35,12 @@ WARMUP, SAVE_EVERY = 20, 300.0  # updates, seconds
 
 @dataclass(frozen=True)
 class ExitPlan:
-    """exits: after how many layers a draft may leave; minutes and steps: whichever is over first (steps 0: the
+    """exits: after how many layers a draft may leave; method: see above, `drop`, `early`, `rotate` and `soft` are
+    layerskip's; minutes and steps: whichever is over first (steps 0: the
     minutes alone); rate: the learning rate at its highest; batch: rows of `length` tokens in an update."""
 
     exits: tuple[int, ...]
+    method: Literal["layerskip", "s2d", "sortednet"] = "layerskip"
     drop: float = 0.1
     early: float = 1.0
     rotate: int = 4
@@ -111,6 +119,8 @@ class ExitTrainer(Checkpointed):
     def loss(self, row: Tensor, draw: random.Random) -> Tensor:
         """row [T + 1] -> the weighted mean loss of the whole model and of this update's exits."""
         plan, n = self.plan, len(self.early)
+        if plan.method != "layerskip":
+            return self._nested(row, draw)
         exits = [e for e in plan.exits if e % plan.rotate == self.steps % plan.rotate]
         skipped = [i for i, rate in enumerate(drop_rates(n, plan.drop)) if draw.random() < rate]
         states, share = self.early.states(row[None, :-1], exits, skipped), shares(exits, n, plan.early)
@@ -122,6 +132,14 @@ class ExitTrainer(Checkpointed):
             text, model = functional.cross_entropy(found, row[1:]), functional.cross_entropy(found, said)
             total = total + share[e] * ((1 - plan.soft) * text + plan.soft * model)
         return total
+
+    def _nested(self, row: Tensor, draw: random.Random) -> Tensor:
+        """The mean loss of the sub-models that this row trains: of all, or of a drawn one."""
+        chosen = [*self.plan.exits, len(self.early)]
+        if self.plan.method == "sortednet":
+            chosen = [draw.choice(chosen)]
+        states = self.early.states(row[None, :-1], chosen)
+        return torch.stack([functional.cross_entropy(self.early.readout(states[e]), row[1:]) for e in chosen]).mean()
 
     def measure(self) -> ExitQuality:
         right, loss, tokens = dict.fromkeys(self.plan.exits, 0), 0.0, 0

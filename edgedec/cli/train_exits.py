@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,15 @@ from edgedec.storage.files import replacing_folder
 if TYPE_CHECKING:
     from edgedec.export.exits_train import ExitPlan, ExitQuality
 
+
+class Method(StrEnum):
+    """How exits are trained: as guesses of the whole model, or as models of their own."""
+
+    layerskip = "layerskip"
+    s2d = "s2d"
+    sortednet = "sortednet"
+
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -30,6 +40,9 @@ class ExitFlags:
             metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."
         ),
     ] = ""
+    method: Annotated[
+        Method, typer.Option(help="s2d, sortednet: the exits are models of their own, for --spec nested.")
+    ] = Method.layerskip
     drop: Annotated[float, typer.Option(min=0.0, max=0.9, help="How often the last layer is left out.")] = 0.1
     early: Annotated[float, typer.Option(min=0.0, help="Weight of the exits' losses.")] = 1.0
     rotate: Annotated[int, typer.Option(min=1, help="An update trains one exit in so many, by turns.")] = 4
@@ -43,7 +56,9 @@ class ExitFlags:
 
     def plan(self, training: Any, n_layers: int, how: ExitTraining) -> ExitPlan:
         exits = _exits(self.exits, n_layers) or training.default_exits(n_layers)
-        plan: ExitPlan = training.ExitPlan(**{**asdict(self), "exits": exits}, **how.settings())
+        plan: ExitPlan = training.ExitPlan(
+            **{**asdict(self), "exits": exits, "method": self.method.value}, **how.settings()
+        )
         return plan
 
 

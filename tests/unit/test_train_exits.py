@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ pytest.importorskip("transformers", reason="exits are trained on transformers' n
 pytest.importorskip("safetensors", reason="training keeps its state as safetensors")
 import torch
 import zoo
+from torch.nn import functional
 from training import quiet, write_sentences
 
 from edgedec.export import exits_data
@@ -207,16 +209,40 @@ def test_it_learns_to_be_left_early(checkpoint: Path, text: Path) -> None:
     assert before.agreement[2] < 0.4 < 0.7 < after.agreement[2]
 
 
-def test_a_run_cut_short_goes_on(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["s2d", "sortednet"])
+def test_sub_models_learn_the_text(checkpoint: Path, text: Path, method: str) -> None:
+    """Each says what comes next nearly as well as the whole model."""
+    trainer = small(checkpoint, text, steps=150, rate=1e-2, method=method)
+    train(trainer, None, "", quiet)
+    after = trainer.measure()
+    assert min(after.agreement.values()) > 0.7
+
+
+def test_the_loss_of_sub_models(checkpoint: Path, text: Path) -> None:
+    """s2d: the mean of the losses of all of them, on the text; sortednet: of one, each of them drawn now and then."""
+    trainer = small(checkpoint, text, method="s2d")
+    row = torch.tensor(next(trainer.stream))
+    states, n = trainer.early.states(row[None, :-1], (1, 2)), len(trainer.early)
+    each = [functional.cross_entropy(trainer.early.readout(states[e]), row[1:]).item() for e in (1, 2, n)]
+    assert trainer.loss(row, random.Random(0)).item() == pytest.approx(sum(each) / 3, rel=1e-4)
+    drawn = small(checkpoint, text, method="sortednet")
+    found = [drawn.loss(row, random.Random(seed)).item() for seed in range(40)]
+    where = [min(range(3), key=lambda i: abs(each[i] - loss)) for loss in found]
+    assert all(abs(each[i] - loss) < 1e-4 for i, loss in zip(where, found, strict=True))
+    assert set(where) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("method", ["layerskip", "s2d", "sortednet"])
+def test_a_run_cut_short_goes_on(checkpoint: Path, text: Path, tmp_path: Path, method: str) -> None:
     """Weights of a run in two parts are those of a run in one."""
-    whole = small(checkpoint, text)
+    whole = small(checkpoint, text, method=method)
     for i in range(6):
         whole.step(i / 6)
-    first = small(checkpoint, text)
+    first = small(checkpoint, text, method=method)
     for i in range(3):
         first.step(i / 6)
     first.save(tmp_path / "c.safetensors", "key")
-    second = small(checkpoint, text)
+    second = small(checkpoint, text, method=method)
     second.load(tmp_path / "c.safetensors", "key")
     assert second.steps == 3
     for i in range(3, 6):
