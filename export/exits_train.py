@@ -111,6 +111,9 @@ class ExitTrainer(Checkpointed):
             loss = self.loss(torch.tensor(next(self.stream)), draw) / plan.batch
             loss.backward()
             total += float(loss.detach())
+        for w in self.weights.values():
+            if w.grad is None:  # of layers that no row of this update ran; their moments go on, as a checkpoint has it
+                w.grad = torch.zeros_like(w)
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         self.optimizer.step()
         self.steps += 1
