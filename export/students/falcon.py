@@ -43,7 +43,7 @@ class FalconLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Cell(nn.Module):
+class LstmCell(nn.Module):
     """One layer of an LSTM, with torch's gates."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -72,7 +72,7 @@ class FalconStudent(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         self.shape, self.target = shape, target
-        self.lstm = nn.ModuleList([Cell(2 * shape.hidden, shape.hidden), Cell(shape.hidden, shape.hidden)])
+        self.lstm = nn.ModuleList([LstmCell(2 * shape.hidden, shape.hidden), LstmCell(shape.hidden, shape.hidden)])
         self.layers = nn.ModuleList([FalconLayer(shape)])
 
     def _states(self, features: Features) -> Tensor:
