@@ -75,6 +75,7 @@ def measure(bundle: str, drafter: str, geometry: str, n: int, limit: int, catego
     from edgedec.bench.prompts import choose_prompts, read_prompts
     from edgedec.bench.speculation import PLAIN, Bench, tasks_of
     from edgedec.bench.speculation_results import results
+    from edgedec.drafters import FAMILY
     from edgedec.sampling import Sampling
 
     os.environ["EDGEDEC_CACHE"] = tempfile.mkdtemp()
@@ -82,7 +83,8 @@ def measure(bundle: str, drafter: str, geometry: str, n: int, limit: int, catego
     bench = Bench(edgedec.open(bundle, engine="native", threads=1), tasks_of(chosen, Sampling(), 0), n)
     runtime: Any = bench.model.runtime
     runtime.capabilities = replace(runtime.capabilities, steps=None)  # every call is a forward
-    names = [f"{drafter}{',' if ':' in drafter else ':'}fixed={GUESSES}", drafter]
+    lossy = FAMILY.facts(drafter.partition(":")[0]).lossy  # these go as far as they find sure
+    names = [drafter if lossy else f"{drafter}{',' if ':' in drafter else ':'}fixed={GUESSES}", drafter]
     for name in (*names, PLAIN):
         bench.model.session(speculate=name)
     clock = head_clock(SIZES[geometry], GEOMETRIES[geometry], bench.model.spec.vocab_size)
@@ -145,12 +147,8 @@ def head_clock(geometry: Any, call: float, vocab: int) -> Any:
         def share_of(self, shape: tuple[int, ...]) -> float:
             """Of a call: a matrix with a row a token by the head's, others by the layers'."""
             if vocab in shape:
-                return (
-                    self.head
-                    * min(1.0, SMALL / self.vocab)
-                    * (max(shape) if min(shape) == vocab else min(shape))
-                    / HIDDEN
-                )
+                width = shape[1] if shape[0] == vocab else shape[0]
+                return self.head * min(1.0, SMALL / self.vocab) * width / HIDDEN
             return self.layer * shape[0] * shape[1] / LAYER
 
         def set(self) -> None:
