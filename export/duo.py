@@ -1,4 +1,4 @@
-"""Duo-LLM (Alizadeh et al. 2024): a small feed-forward network beside each large one, and routes of tokens through them.
+"""Duo-LLM (Alizadeh et al. 2024): a small feed-forward network beside each large one, and routes through them.
 
 Read: third-party notes and the abstract; no code was found. A framework to study adaptive computation: trained under
 random routes (each token in each layer by the large or the small network, both as likely), the model works along any

@@ -49,7 +49,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "prompt": ("prompt", ()),
     "sec": ("sec", ()),
 }
-SLOW = ("hidden-transfer", "sec", "prompt", "lud", "falcon")  # begun first
+SLOW = ("prompt", "lud", "chimera", "hidden-transfer", "falcon", "sec")  # begun first
 OPENINGS = (
     "Once upon a time",
     "One day",
@@ -291,7 +291,7 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where texts, bundles and checkpoints are kept")
-    parser.add_argument("--tokens", type=int, default=256_000, help="tokens that each kind is trained on")
+    parser.add_argument("--tokens", type=int, default=128_000, help="tokens that each kind is trained on")
     parser.add_argument("--texts", type=Path, help="a file of texts; by default nano writes some")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
