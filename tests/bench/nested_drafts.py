@@ -112,7 +112,7 @@ def main() -> None:
                     session = model.session(speculate=spec)
                     same &= [int(t) for t in session.tokens(ids, max_tokens=64, ignore_eos=True)] == plain
                     tokens, calls = tokens + 64, calls + session.stats.calls
-                    if "nested" in spec:
+                    if how.startswith("nested"):
                         by = session.report()["drafters"]["nested"]["layers"]
                         used = [a + b for a, b in zip(used, by.values(), strict=True)]
                 name = f"{method}, {how.rstrip(':')}"
