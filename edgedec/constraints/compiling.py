@@ -22,8 +22,10 @@ from edgedec.sandbox import enabled, stop
 from edgedec.sandbox.worker import LOWEST
 
 # Seconds of processor time of the first attempts, the first some times what common schemas take, the priority, and how
-# many are made at a time.
+# many are made at a time. _MANY: the priority of those that came while others were made: many at once take no core
+# from texts.
 _TRY, _SECOND = (0.01, 0, max(available_cores() // 2, 1)), (0.05, 10, 2)
+_MANY = 10
 # Places for grammars that need more, and how many such grammars there may be.
 _PLACES, _MOST = 2, 32
 # Compiled grammars that are kept, and the most MiB of each; texts that may share one process.
@@ -105,8 +107,9 @@ class Grammars:
         try:
             for seconds, priority, places in _tries:
                 try:
-                    with stop.turn(places) if enabled() else nullcontext():
+                    with stop.turn(places) if enabled() else nullcontext(False) as waited:
                         group = self._new_group(kind)
+                        priority = max(priority, _MANY) if waited else priority
                         return group, group.compiled(kind, text, options, seconds, priority)
                 except LimitExceeded:
                     if stop.stopped():

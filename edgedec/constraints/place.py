@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-from edgedec.errors import TextError
 
 if TYPE_CHECKING:
     from edgedec.text.tokenizer import Tokenizer
 
-_NUMBER = re.compile(r"[0-9.eE+-]*")
+_NUMBER, _NUMERIC = re.compile(r"[0-9.eE+-]*"), frozenset("0123456789.eE+-")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 # What a space and a line's end look like in vocabularies.
 _SPACES = frozenset(" \n\t\r\u0120\u010a\u010d\u0109\u2581")
@@ -55,42 +52,37 @@ class JsonPlace(NamedTuple):
 
 
 class Pieces:
-    """What tokens of a vocabulary do to such a text. size: of the logits."""
+    """What tokens of a vocabulary do to such a text, found for all at once. size: of the logits.
+
+    digits: int16 [vocab], the digits that a token adds to a number, 1 for a sign or point alone, 0 if it ends it.
+    closing: bool [vocab], tokens that end a string at once.
+    """
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        self._tokenizer, self._size = tokenizer, size
-        self._known: dict[int, str] = {}
+        self._tokenizer = tokenizer
+        self._known = [_read(spelt) for spelt in tokenizer.spellings(size)]
+        self.digits = np.array([_digits(piece) for piece in self._known], np.int16)
+        self.closing = np.array([piece.startswith('"') for piece in self._known])
 
     def __getitem__(self, token: int) -> str:
         """How the vocabulary writes it; only ASCII matters here, which all of them write as it is."""
-        found = self._known.get(token)
-        if found is None:
-            try:
-                spelt = self._tokenizer.token(token)
-            except TextError:
-                spelt = ""
-            byte = _BYTE.fullmatch(spelt)
-            found = self._known[token] = chr(int(byte[1], 16)) if byte else spelt
-        return found
+        return self._known[token]
 
     def ids(self, signs: str) -> list[int]:
         """The tokens of single characters, those that there are."""
         return [token for sign in signs if (token := self._tokenizer.id(sign)) is not None]
 
-    @cached_property
-    def digits(self) -> NDArray[np.int16]:
-        """int16 [vocab]: the digits that a token adds to a number, 1 for a sign or point alone, 0 if it ends it."""
-        found = np.zeros(self._size, np.int16)
-        for token in range(self._size):
-            run = _NUMBER.match(self[token])
-            if run is not None and run[0]:
-                found[token] = max(sum(sign.isdigit() for sign in run[0]), 1)
-        return found
 
-    @cached_property
-    def closing(self) -> NDArray[np.bool_]:
-        """bool [vocab]: tokens that end a string at once."""
-        return np.array([self[token].startswith('"') for token in range(self._size)])
+def _read(spelt: str) -> str:
+    byte = _BYTE.fullmatch(spelt) if spelt.startswith("<0x") else None
+    return chr(int(byte[1], 16)) if byte else spelt
+
+
+def _digits(piece: str) -> int:
+    if piece[:1] not in _NUMERIC:
+        return 0
+    run = _NUMBER.match(piece)
+    return 0 if run is None else max(sum(sign.isdigit() for sign in run[0]), 1)
 
 
 @lru_cache(maxsize=4)

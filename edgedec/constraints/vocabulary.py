@@ -52,6 +52,11 @@ class Vocabulary:
         setup = {"tokenizer": self.content, "eos": list(self.ends)}
         return Sandbox(Path(guest.__file__), setup, _LIMITS)
 
+    def start(self) -> None:
+        """Start the process that compiles, without waiting for it."""
+        if enabled():
+            self._sandbox.start()
+
     @cached_property
     def grammars(self) -> Grammars:
         """The grammars that were compiled for it."""

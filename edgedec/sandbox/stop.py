@@ -73,13 +73,14 @@ def wait(event: threading.Event) -> None:
 
 
 @contextmanager
-def turn(places: threading.Semaphore) -> Iterator[None]:
-    """A context with one of some places; LimitExceeded if the work was given up."""
-    while not places.acquire(timeout=None if _STOP.get() is None else _LOOK):
+def turn(places: threading.Semaphore) -> Iterator[bool]:
+    """A context with one of some places, and whether it had to wait for it; LimitExceeded if the work was given up."""
+    waited = not places.acquire(blocking=False)
+    while waited and not places.acquire(timeout=None if _STOP.get() is None else _LOOK):
         _check()
     try:
         _check()
-        yield
+        yield waited
     finally:
         places.release()
 

@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from edgedec.bundle import Bundle
 from edgedec.cache.memory import tokens_that_fit
+from edgedec.constraints import starting
 from edgedec.decoding.apply_policy import most_of_any
 from edgedec.errors import EdgedecError
 from edgedec.policies import FULL
@@ -189,6 +190,7 @@ class ModelPool:
         except EdgedecError as error:
             log.error("%s: %s", source.name, error)
             raise APIError(500, f"model {source.name!r} cannot be opened; see the server's log", "model") from None
+        await run_in_threadpool(starting.start, model)
         self._check_open()  # loading takes a while
         engine = EngineThread(model, limits_under(self.limits, model), lambda end: self._on_end(source.name, end))
         engine.start()

@@ -49,9 +49,8 @@ class Tokenizer:
             return cls(Raw.from_str(text) if (text := _with_marks(Path(path))) else Raw.from_file(str(path)))
 
     def encode(self, text: str, special: bool = True, around: bool = True) -> list[int]:
-        """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters,
-        so text from strangers cannot forge one. `around`: add what the model expects around text (BOS);
-        a rendered chat template brings its own."""
+        """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters, so text from
+        strangers cannot forge one. `around`: add what the model expects around text, which a rendered chat has."""
         check_unicode(text)
         with _named(f"text of {len(text)} characters cannot be encoded"):
             return self._encoder.encode(text, special, around)
@@ -78,6 +77,10 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         return int(self._raw.get_vocab_size(with_added_tokens=True))
+
+    def spellings(self, size: int) -> list[str]:
+        """What `token` says of each of the first `size` tokens; "" where there is no such token."""
+        return [self._raw.id_to_token(token) or "" for token in range(size)]
 
     def token(self, id: int) -> str:  # noqa: A002
         """How the vocabulary writes a token: "Ġthe", "<0x0A>"."""
@@ -250,11 +253,8 @@ class StopStrings:
 
 
 def _with_marks(path: Path) -> str:
-    """The tokenizer.json with the marks around thoughts as text that is shown, if it hides them; empty if not.
-
-    Where a thought ends can be read only from them. Some vocabularies (Qwen3) show them, others (DeepSeek) call them
-    special.
-    """
+    """The tokenizer.json with the marks around thoughts as text that is shown, if it hides them; empty if not: only
+    they say where a thought ends. Some vocabularies (Qwen3) show them, others (DeepSeek) call them special."""
     raw = path.read_bytes()
     if not any(json.dumps(mark).encode() in raw for mark in THOUGHT):
         return ""

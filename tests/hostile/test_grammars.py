@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import threading
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +20,7 @@ for package in ("starlette", "uvicorn", "httpx", "llguidance"):
 import httpx  # noqa: E402
 from serving import serving, wait_for  # noqa: E402
 
-from edgedec.constraints import compiling  # noqa: E402
+from edgedec.constraints import compiling, place  # noqa: E402
 from edgedec.constraints.compiling import Grammars, ManyGrammars  # noqa: E402
 from edgedec.constraints.matcher import GrammarConstraint  # noqa: E402
 from edgedec.constraints.remote import MatcherGroup  # noqa: E402
@@ -133,6 +136,55 @@ def test_only_the_first_attempt_has_the_priority_of_others() -> None:
     seconds = [group.attempt[0] for group in made]
     assert 0 < seconds[0] == seconds[1] < seconds[2] <= 0.05
     assert not seconds[3], "as long as it may take"
+
+
+def test_of_many_at_once_only_the_first_has_the_priority_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (threading.BoundedSemaphore(1) for _ in range(2))
+    monkeypatch.setattr(compiling, "_tries", [(0.01, 0, first), (0.05, 12, second)])
+    found, made = grammars(threading.Event())
+    found.matcher("regex", "alone", {})
+    with stop.turn(first) as waited:
+        assert not waited
+        threads = threading.Thread(target=together, args=(3, lambda i: found.matcher("regex", f"small {i}", {})))
+        threads.start()
+        wait_for(lambda: len(found._running) == 3)
+        sleep(0.2)  # so that all of them have tried the place
+    threads.join(60)
+    assert [group.attempt[1] for group in made] == [0, 10, 10, 10]
+    with stop.turn(second):
+        free = threading.Thread(target=found.matcher, args=("regex", "large", {}), daemon=True)
+        free.start()
+        wait_for(lambda: len(made) == 5)
+        sleep(0.2)
+    wait_for(lambda: len(made) == 7)
+    assert made[5].attempt == (0.05, 12), "a lower priority stays"
+    made[6].free.set()
+    free.join(60)
+
+
+def test_a_server_starts_with_the_process_that_compiles(nano: Path, tmp_path: Path) -> None:
+    """And with what the bounds of JSON have to know of the vocabulary: neither is made while texts wait."""
+    shutil.copytree(nano, tmp_path / "fresh")  # a vocabulary that no other test has read
+    fresh = edgedec.open(tmp_path / "fresh", threads=1)
+    with serving(fresh):
+        process = vocabulary(fresh)._sandbox._process
+        assert process is not None
+        assert process.poll() is None
+        read = place.pieces.cache_info().misses
+        constraints.json_schema(fresh, {"type": "integer"})
+        assert vocabulary(fresh)._sandbox._process is process
+        assert place.pieces.cache_info().misses == read
+
+
+def test_without_constraints_a_server_starts_all_the_same(
+    model: edgedec.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with serving(model) as (there, _):
+        assert httpx.post(f"{there}/v1/completions", json={"prompt": "A", "max_tokens": 2}).status_code == 200
+        answer = httpx.post(f"{there}/v1/completions", json={**BODY, "json_schema": {"const": 3}})
+        assert answer.status_code == 400
+        assert "llguidance" in answer.text
 
 
 def test_a_priority_is_lowered_before_the_work_begins() -> None:

@@ -40,6 +40,33 @@ def model(nano: Path) -> edgedec.Model:
     return edgedec.open(nano, threads=1)
 
 
+class _Spelt:
+    """A tokenizer of pieces and bytes, with a number that no token has."""
+
+    pieces = ("<0x31>", "12", "-", '"', '",', "a", "1a", "+1.5e3x", "<0x22>", "<0x3", None, "e", "²", "")
+
+    def spellings(self, size: int) -> list[str]:
+        return [piece or "" for piece in self.pieces] + [""] * (size - len(self.pieces))
+
+    def id(self, token: str) -> int | None:
+        return self.pieces.index(token) if token in self.pieces else None
+
+
+def test_what_tokens_do_is_read_once_for_all() -> None:
+    tokenizer: Any = _Spelt()
+    found = place.Pieces(tokenizer, 16)
+    assert found.digits.tolist() == [1, 2, 1, 0, 0, 0, 1, 3, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert [i for i, closes in enumerate(found.closing) if closes] == [3, 4, 8]
+    assert found.ids('"2-') == [3, 2]
+    assert (found[0], found[10], found[15]) == ("1", "", "")
+
+
+def test_spellings_are_those_of_the_tokens(model: edgedec.Model) -> None:
+    known = model.tokenizer.vocab_size
+    spelt = model.tokenizer.spellings(known + 2)
+    assert spelt == [*(model.tokenizer.token(token) for token in range(known)), "", ""]
+
+
 def written(model: edgedec.Model, constraint: Any, most: int | None, seed: int, **more: Any) -> tuple[str, str]:
     session = model.session(context=512, **more)
     sampling = Sampling(temperature=1.0, seed=seed)
