@@ -8,6 +8,9 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
 
 namespace edgedec {
 
@@ -43,30 +46,44 @@ void free_slab_memory(uint8_t* memory, size_t bytes) {
 
 size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// The lowest bit of a word that has one.
+size_t lowest_bit(uint64_t word) {
+#if defined(_MSC_VER)
+  unsigned long found;
+  if (_BitScanForward(&found, (unsigned long)word)) return found;
+  _BitScanForward(&found, (unsigned long)(word >> 32));
+  return 32 + found;
+#else
+  return (size_t)__builtin_ctzll(word);
+#endif
+}
+
 }  // namespace
 
-// Bytes of a slab's memory, and from page to page.
-size_t PagePool::Slab::bytes() const { return std::max(on_disk ? 0 : SLAB, pages * stride()); }
-size_t PagePool::Slab::stride() const { return rounded(page_bytes) + HEAD; }
-
 PagePool::Slab::~Slab() {
-  if (on_disk && memory) unmap_file(memory, bytes());
-  else if (memory) free_slab_memory(memory, bytes());
+  if (size.on_disk && memory) unmap_file(memory, size.bytes);
+  else if (memory) free_slab_memory(memory, size.bytes);
 }
 
 PagePool::PagePool() = default;
 PagePool::~PagePool() = default;
 
-void PagePool::rest(uint8_t* page) { rest_file(page, head(page).slab->page_bytes); }
+void PagePool::rest(uint8_t* page) { rest_file(page, head(page).slab->size.page_bytes); }
 
 uint8_t* PagePool::take(size_t bytes, const char* folder) {
   std::lock_guard<std::mutex> lock(mutex_);
   Size& size = size_of(bytes, folder != nullptr);
-  if (size.free.empty() && !add_slab(size, bytes, folder)) return nullptr;
-  uint8_t* page = size.free.back();
-  size.free.pop_back();
-  free_bytes_ -= bytes;
-  head(page).slab->used++;
+  Slab* slab = lowest(size);
+  if (!slab && !(slab = add_slab(size, folder))) return nullptr;
+  uint8_t* page = slab->free;
+  if (page) {
+    slab->free = head(page).next;
+  } else {
+    page = slab->memory + slab->cut++ * size.stride + HEAD;
+    new (page - HEAD) Head{{0}, slab, nullptr};
+  }
+  if (!slab->used++ && !size.on_disk) empty_ -= size.bytes;
+  if (slab->used == size.pages) mark(*slab, false);
   head(page).holders.store(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return page;
@@ -76,45 +93,73 @@ void PagePool::release(uint8_t* page) {
   if (head(page).holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   live_.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(mutex_);
-  Slab* slab = head(page).slab;
-  Size& size = size_of(slab->page_bytes, slab->on_disk);
-  size.free.push_back(page);  // there is room: `add_slab` reserved it
-  free_bytes_ += slab->page_bytes;
-  if (!--slab->used && (slab->on_disk || free_bytes_ > MOST_FREE)) drop_slab(size, slab);
+  Slab& slab = *head(page).slab;
+  head(page).next = slab.free;
+  slab.free = page;
+  if (slab.used == slab.size.pages) mark(slab, true);
+  if (--slab.used) return;
+  if (!slab.size.on_disk) empty_ += slab.size.bytes;
+  if (slab.size.on_disk || empty_ > MOST_EMPTY) drop_slab(slab);
 }
 
 void PagePool::trim() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = slabs_.size(); i-- > 0;)
-    if (Slab* slab = slabs_[i].get(); !slab->used) drop_slab(size_of(slab->page_bytes, slab->on_disk), slab);
+  for (auto& each : sizes_)
+    for (auto& slab : each.second.slabs)
+      if (slab && !slab->used) drop_slab(*slab);
 }
 
-// folder: of its file, null: it is in memory. False: there is no such file.
-bool PagePool::add_slab(Size& size, size_t bytes, const char* folder) {
-  const size_t pages = std::max<size_t>(1, (folder ? DISK_SLAB : SLAB) / (rounded(bytes) + HEAD));
-  size.free.reserve(size.made + pages);
-  slabs_.reserve(slabs_.size() + 1);
-  auto slab = std::unique_ptr<Slab>(new Slab{nullptr, bytes, pages, 0, folder != nullptr});
-  slab->memory = folder ? map_file(folder, slab->bytes()) : slab_memory(slab->bytes());
-  if (!slab->memory) return false;
-  for (size_t i = pages; i-- > 0;) {  // the first page is taken first
-    uint8_t* page = slab->memory + i * slab->stride() + HEAD;
-    new (page - HEAD) Head{{0}, slab.get()};
-    size.free.push_back(page);
-  }
-  size.made += pages;
-  free_bytes_ += pages * bytes;
-  slabs_.push_back(std::move(slab));
-  return true;
+size_t PagePool::reserved() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reserved_;
 }
 
-void PagePool::drop_slab(Size& size, Slab* slab) {
-  const auto in_slab = [slab](uint8_t* page) { return head(page).slab == slab; };
-  size.free.erase(std::remove_if(size.free.begin(), size.free.end(), in_slab), size.free.end());
-  size.made -= slab->pages;
-  free_bytes_ -= slab->pages * slab->page_bytes;
-  const auto own = [slab](const std::unique_ptr<Slab>& each) { return each.get() == slab; };
-  slabs_.erase(std::find_if(slabs_.begin(), slabs_.end(), own));
+PagePool::Size& PagePool::size_of(size_t bytes, bool on_disk) {
+  Size& size = sizes_[2 * bytes + on_disk];
+  if (size.pages) return size;
+  const size_t stride = rounded(bytes) + HEAD, slab = on_disk ? DISK_SLAB : SLAB;
+  size.page_bytes = bytes, size.stride = stride, size.on_disk = on_disk;
+  size.pages = std::max<size_t>(1, slab / stride);
+  size.bytes = std::max(on_disk ? 0 : SLAB, size.pages * stride);
+  return size;
+}
+
+// Null: no slab has a page to take.
+PagePool::Slab* PagePool::lowest(Size& size) {
+  for (; size.first < size.open.size(); size.first++)
+    if (const uint64_t word = size.open[size.first]) return size.slabs[64 * size.first + lowest_bit(word)].get();
+  return nullptr;
+}
+
+void PagePool::mark(Slab& slab, bool open) {
+  Size& size = slab.size;
+  const size_t word = slab.index / 64;
+  const uint64_t bit = uint64_t{1} << slab.index % 64;
+  size.open[word] = open ? size.open[word] | bit : size.open[word] & ~bit;
+  if (open) size.first = std::min(size.first, word);
+}
+
+// folder: of its file, null: it is in memory. Null: there is no such file.
+PagePool::Slab* PagePool::add_slab(Size& size, const char* folder) {
+  const size_t index = std::find(size.slabs.begin(), size.slabs.end(), nullptr) - size.slabs.begin();
+  if (index == size.slabs.size()) size.slabs.emplace_back();
+  size.open.resize((size.slabs.size() + 63) / 64);
+  auto slab = std::unique_ptr<Slab>(new Slab{nullptr, size, index});
+  slab->memory = folder ? map_file(folder, size.bytes) : slab_memory(size.bytes);
+  if (!slab->memory) return nullptr;
+  reserved_ += size.bytes;
+  if (!size.on_disk) empty_ += size.bytes;
+  mark(*slab, true);
+  size.slabs[index] = std::move(slab);
+  return size.slabs[index].get();
+}
+
+void PagePool::drop_slab(Slab& slab) {
+  Size& size = slab.size;
+  reserved_ -= size.bytes;
+  if (!size.on_disk) empty_ -= size.bytes;
+  mark(slab, false);
+  size.slabs[slab.index].reset();
 }
 
 }  // namespace edgedec
