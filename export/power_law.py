@@ -96,6 +96,13 @@ class PowerLawModel:
 
     def curvatures(self, ids: Sequence[int]) -> list[Floats]:
         """G [heads, d, d] of each layer, from one text."""
+        return self._inferred(ids)[0]
+
+    def hidden_states(self, ids: Sequence[int]) -> Floats:
+        """The last layer's output [T, H] of a text, the network of each layer run on all of it."""
+        return self._inferred(ids)[1]
+
+    def _inferred(self, ids: Sequence[int]) -> tuple[list[Floats], Floats]:
         x = self.get("decoder.embedding.weight")[list(ids)]
         x, found = self._norm(x * x.shape[1] ** 0.5, "decoder.layernorm1"), []
         for i in range(self.layers):
@@ -109,7 +116,7 @@ class PowerLawModel:
             mixed = (paid / paid.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(x.shape)
             x = self._norm(self._linear(mixed, f"{p}mha1.dense") + x, f"{p}layernorm1")
             x = self._norm(self._glu(x, f"{p}ffn") + x, f"{p}layernorm2")
-        return found
+        return found, x
 
     def _curvature(self, q: Floats, p: str) -> Floats:
         """q [heads, T, d] -> G [heads, d, d]"""

@@ -13,10 +13,16 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Opaque, Ssm
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
-# The first and the last matrix of a block, by kind: those that an adapter may change.
-_ADAPTED = {"attention": ("qkv", "o"), "mlp": ("", "down"), "moe": ("", ""), "ssm": ("in_proj", "out_proj")}
+# The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts.
+_ADAPTED = {
+    "attention": ("qkv", "o"),
+    "mlp": ("", "down"),
+    "moe": ("", ""),
+    "power_law": ("qkv", "o", "gate_up", "down"),
+    "ssm": ("in_proj", "out_proj"),
+}
 
 
 class NativeModel:
@@ -56,10 +62,16 @@ class NativeModel:
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
         setattr(made, block.kind, ctypes.pointer(part))
+        if isinstance(block, PowerLaw):
+            inner = self._attention(f"blocks.{b}.", block), self._fed(f"blocks.{b}.", block)
+            made.attention, made.mlp = map(ctypes.pointer, inner)
+            self._keep.append(inner)
         return made
 
     def _part(self, prefix: str, block: Block) -> ctypes.Structure:
         match block:
+            case PowerLaw():
+                return self._power_law(prefix, block)
             case Attention():
                 return self._attention(prefix, block)
             case Mlp():
@@ -95,6 +107,25 @@ class NativeModel:
             up=self._tensor(prefix + block.up),
             down=self._tensor(prefix + "down"),
             up_bias=self._vector(f"{prefix}{block.up}_bias"),
+            down_bias=self._vector(prefix + "down_bias"),
+        )
+
+    def _power_law(self, prefix: str, block: PowerLaw) -> structs.PowerLawStruct:
+        return structs.PowerLawStruct(
+            entry=self._norm("layer" if block.entry else "none", prefix + "entry_norm"),
+            attention=self._norm("layer", prefix + "attention_norm"),
+            output=self._norm("layer", prefix + "output_norm"),
+            curvature=self._vector(prefix + "curvature"),
+        )
+
+    def _fed(self, prefix: str, block: PowerLaw) -> structs.MlpStruct:
+        return structs.MlpStruct(
+            inner=block.inner_size,
+            gated=True,
+            activation=cpu.ACTIVATIONS["silu"],
+            up=self._tensor(prefix + "gate_up"),
+            down=self._tensor(prefix + "down"),
+            up_bias=self._vector(prefix + "gate_up_bias"),
             down_bias=self._vector(prefix + "down_bias"),
         )
 
@@ -157,7 +188,8 @@ class NativeAdapter:
     """The C++ view of an adapter; keeps alive what it points to."""
 
     def __init__(self, spec: ModelSpec, adapter: LoraAdapter) -> None:
-        self._parts, self._keep, left = (structs.LoraStruct * (2 * spec.n_blocks))(), list[Any](), set(adapter.matrices)
+        self._parts = (structs.LoraStruct * (cpu.LORA_PARTS * spec.n_blocks))()
+        self._keep, left = list[Any](), set(adapter.matrices)
         for b, block in enumerate(spec.blocks):
             names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED[block.kind]
             for i, name in enumerate(names):
@@ -167,7 +199,7 @@ class NativeAdapter:
                 left.discard(f"blocks.{b}.{name}")
                 a, up = np.ascontiguousarray(low.a, np.float32), np.ascontiguousarray(low.b, np.float32)
                 self._keep += (a, up)
-                self._parts[2 * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
+                self._parts[cpu.LORA_PARTS * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
         if left:
             raise UsageError(f"engine native adds nothing to {', '.join(sorted(left))}; use --engine reference")
         self._struct = structs.AdapterStruct(self._parts)

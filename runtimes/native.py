@@ -41,7 +41,7 @@ from edgedec.spec import KV_FORMATS
 
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
-KINDS = ("attention", "mlp", "moe", "ssm")
+KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
 FACTS = RuntimeFacts(KINDS)
 # Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 2 << 20

@@ -19,7 +19,10 @@ def _cannot(engine: str) -> Callable[[], str | None]:
 
 
 FACTS = Targets((
-    Target("native", "native", "edgedec's CPU engine in C++", _KINDS, KV_FORMATS, "native", missing=_cannot("native")),
+    Target(
+        "native", "native", "edgedec's CPU engine in C++", (*_KINDS, "power_law"), KV_FORMATS, "native",
+        missing=_cannot("native"),
+    ),
     Target(
         "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, "power_law"), KV_FORMATS,
         "native",

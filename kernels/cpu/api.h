@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 15
+#define ED_ABI 16
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -57,7 +57,15 @@ struct ed_ssm {
   const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias, *dt_bias, *a, *d, *gate_norm;
 };
 
-// kind: 1 attention, 2 mlp, 3 moe, 4 ssm; the pointer of that kind is set, the others are null.
+// Of a layer that is normed after each residual: `attention`, whose queries are multiplied by a matrix a head, `curvature`
+// [heads, head_dim, head_dim], once they are turned, and `mlp`. entry: of what enters, kind 0: none.
+struct ed_power_law {
+  ed_norm entry, attention, output;
+  const float* curvature;
+};
+
+// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law; the pointer of that kind is set (and attention and mlp for
+// power_law), the others are null.
 struct ed_block {
   int32_t kind, reserved;
   ed_norm norm, post_norm;
@@ -65,6 +73,7 @@ struct ed_block {
   const ed_mlp* mlp;
   const ed_moe* moe;
   const ed_ssm* ssm;
+  const ed_power_law* power_law;
 };
 
 // Tables [positions, pairs].
@@ -147,7 +156,10 @@ struct ed_lora {
   const float *a, *b;
 };
 
-// [n_blocks, 2]: of each block its first and its last matrix (qkv, o; up, down; in_proj, out_proj; moe: none).
+#define ED_LORA_PARTS 4
+
+// [n_blocks, ED_LORA_PARTS]: of each block its first and its last matrix (qkv, o; up, down; in_proj, out_proj; moe:
+// none), of power_law those of both parts.
 struct ed_adapter {
   const ed_lora* parts;
 };

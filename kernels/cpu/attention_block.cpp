@@ -16,7 +16,7 @@ namespace {
 constexpr int NARROW_HEAD = 16;
 
 struct AttentionScratch {
-  Buffer<float> qkv, attn_out, parts, totals, pair, kept;
+  Buffer<float> qkv, attn_out, parts, totals, pair, kept, bent;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
   std::unique_ptr<ViewedAttention> viewed;
@@ -38,6 +38,7 @@ class AttentionBlock : public Block {
       : engine_(engine),
         block_(block),
         m_(*block.attention),
+        curvature_(block.power_law ? block.power_law->curvature : nullptr),
         s_(engine.shared<AttentionScratch>()),
         k_(engine.kernels()),
         qkv_(matrix(m_.qkv)),
@@ -54,6 +55,7 @@ class AttentionBlock : public Block {
     s_.qkv.need((size_t)rows * width_);
     s_.attn_out.need((size_t)rows * q_dim_);
     if (paired()) s_.pair.need((size_t)rows * qkv_.k);
+    if (curvature_) s_.bent.need((size_t)rows * q_dim_);
   }
 
   void run(const BlockCall& call) override {
@@ -77,6 +79,7 @@ class AttentionBlock : public Block {
   void store(const BlockCall& call);
   void norm_heads(float* q, float* k) const;
   void rope_heads(float* q, float* k, int64_t position) const;
+  void bend_heads(float* q, int row, int kv_head) const;
   void store_row(const Attention& a, int kv_head, int slot, const float* k) const;
   void attend(const BlockCall& call);
   void attend_together();
@@ -90,6 +93,7 @@ class AttentionBlock : public Block {
   Engine& engine_;
   const ed_block block_;
   const ed_attention m_;
+  const float* const curvature_;  // [heads, dim, dim], or null
   AttentionScratch& s_;
   const Kernels& k_;
   const Matrix qkv_, o_;
@@ -193,6 +197,7 @@ void AttentionBlock::store(const BlockCall& call) {
       float* k = s_.qkv.p + (size_t)row * width_ + q_dim_ + (size_t)head * d_;
       if (m_.qk_norm == 1) norm_heads(q, k);
       if (m_.rope >= 0) rope_heads(q, k, s.pending.positions[at]);
+      if (curvature_) bend_heads(q, row, head);
       store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
       if (s.queries)
         std::copy_n(q, group_ * d_, s.queries + (size_t)(row - s.row) * q_dim_ + (size_t)head * group_ * d_);
@@ -212,6 +217,19 @@ void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {
   const float *cos = rope.cos + (size_t)position * rope.pairs, *sin = rope.sin + (size_t)position * rope.pairs;
   for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_, d_, cos, sin, rope.pairs);
   k_.rope(k, d_, cos, sin, rope.pairs);
+}
+
+// Query heads times their matrices: each value a sum in the order of the head's values, product by product.
+void AttentionBlock::bend_heads(float* q, int row, int kv_head) const {
+  const size_t from = (size_t)kv_head * group_;
+  for (size_t h = 0; h < (size_t)group_; h++) {
+    const float *x = q + h * d_, *w = curvature_ + (from + h) * d_ * d_;
+    float* y = s_.bent.p + (size_t)row * q_dim_ + (from + h) * d_;
+    std::fill_n(y, d_, 0.0f);
+    for (int i = 0; i < d_; i++, w += d_)
+      for (int j = 0; j < d_; j++) y[j] += x[i] * w[j];
+  }
+  std::copy_n(s_.bent.p + (size_t)row * q_dim_ + from * d_, group_ * d_, q);
 }
 
 // A key, and the value that lies kv_dim_ floats after it.

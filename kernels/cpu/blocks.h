@@ -11,7 +11,7 @@ namespace edgedec {
 
 class Engine;
 
-enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4 };
+enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6 };
 enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 
 // What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
@@ -31,7 +31,7 @@ struct SequenceRows {
   BlockState* state;          // null if the block keeps none; begin() has been called
   int text_length;            // tokens committed when the call began
   float* attention_sums;      // null: not wanted
-  const ed_lora* lora;        // [2], or null
+  const ed_lora* lora;        // [ED_LORA_PARTS], or null
   float* queries;             // [rows, heads, head_dim]; null: not wanted
   const ed_view* view;        // null: the rows see everything
 };
@@ -68,6 +68,6 @@ struct BlockKind {
 // Null if there is no such kind.
 const BlockKind* block_kind(int32_t kind);
 
-extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK;
+extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK, POWER_LAW_BLOCK;
 
 }  // namespace edgedec

@@ -37,7 +37,7 @@ bool runs_fit(const ed_view& v, int kv_heads, int slots) {
 }
 
 bool view_fits(const ed_view& v, const ed_block& block, int slots) {
-  if (block.kind != ATTENTION || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
+  if (!block.attention || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
   const int kv_heads = block.attention->kv_heads;
   for (int head = 0; head < kv_heads; head++)
     if (v.sinks[head] < 0 || v.recent[head] < 0 || v.pages[head] < -1) return false;

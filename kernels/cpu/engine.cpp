@@ -168,7 +168,7 @@ void Engine::run_block(int block) {
     const int at = s.asked->n_blocks < 0 ? block : s.next++;
     call_.sequences.push_back({call_.rows, s.asked->rows, s.pending, &s.tree, state_of(s, block), s.text_length,
                                s.asked->attention_sums ? s.asked->attention_sums[at] : nullptr,
-                               s.asked->adapter ? s.asked->adapter->parts + 2 * block : nullptr,
+                               s.asked->adapter ? s.asked->adapter->parts + ED_LORA_PARTS * block : nullptr,
                                s.asked->queries ? s.asked->queries[at] : nullptr,
                                s.asked->views ? s.asked->views[at] : nullptr});
     call_.rows += s.asked->rows;

@@ -60,6 +60,10 @@ class SsmStruct(_Struct):
     )
 
 
+class PowerLawStruct(_Struct):
+    _fields_ = _fields((NormStruct, "entry attention output"), (c_void_p, "curvature"))
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm")),
@@ -67,6 +71,7 @@ class BlockStruct(_Struct):
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
         ("ssm", POINTER(SsmStruct)),
+        ("power_law", POINTER(PowerLawStruct)),
     ]
 
 

@@ -30,7 +30,7 @@ Adapter::Adapter(std::shared_ptr<Model> model, const std::string& path)
   const std::string architecture = header.string("architecture");
   if (architecture != model_->spec().architecture)
     throw Failure(EDGEDEC_USAGE, path + ": an adapter for '" + architecture + "', not for '" + model_->spec().architecture + "'");
-  parts_.assign(2 * model_->spec().blocks.size(), ed_lora{});
+  parts_.assign(ED_LORA_PARTS * model_->spec().blocks.size(), ed_lora{});
   for (const auto& [name, array] : file_.arrays) {
     const size_t dot = name.rfind('.');
     const std::string part = dot == std::string::npos ? "" : name.substr(dot + 1), matrix = name.substr(0, dot);
@@ -67,7 +67,7 @@ void Adapter::add(const std::string& path, const std::string& name) {
     return (const float*)copies_.back()->data();
   };
   const float *low = floats(a), *up = floats(b);
-  parts_[2 * block + (size_t)which] = {(int32_t)a.shape[0], 1.0f, low, up};
+  parts_[ED_LORA_PARTS * block + (size_t)which] = {(int32_t)a.shape[0], 1.0f, low, up};
 }
 
 }  // namespace edgedec::lib

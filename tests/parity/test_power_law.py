@@ -16,9 +16,10 @@ from torch.nn import functional as F  # noqa: N812
 
 import edgedec
 from edgedec.bundle import Bundle
+from edgedec.bundle.adapter import LoraAdapter, LowRank
 from edgedec.errors import BadTensor, CheckpointError, RuntimeUnavailable, UsageError
 from edgedec.export.power_law import export_power_law, with_bias
-from edgedec.runtime import Rows, Runtime, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtime import ALL_LOGITS, Call, Rows, Runtime, RuntimeOptions, logits_of, open_runtime
 
 HIDDEN, HEADS, DIM, INNER, A_INNER, VOCAB, LAYERS = 48, 3, 16, 64, 20, 61, 3
 TEXT = [1, 7, 3, 44, 42, 42, 5, 0, 33, 17, 8, 2, 31, 54, 9, 27]
@@ -122,9 +123,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torc
     return folder, tensors, export_power_law(folder / "hf", folder / "bundle", TEXT, "f32")
 
 
-@pytest.fixture(scope="module")
-def runtime(made: tuple[Path, dict[str, torch.Tensor], Bundle]) -> Runtime:
-    return open_runtime("reference", made[2], RuntimeOptions())
+@pytest.fixture(scope="module", params=["reference", "native"])
+def runtime(request: pytest.FixtureRequest, made: tuple[Path, dict[str, torch.Tensor], Bundle]) -> Runtime:
+    return open_runtime(request.param, made[2], RuntimeOptions(threads=2))
 
 
 def test_cached_is_uncached(made: tuple[Path, dict[str, torch.Tensor], Bundle], runtime: Runtime) -> None:
@@ -152,8 +153,9 @@ def test_another_text_by_pieces(made: tuple[Path, dict[str, torch.Tensor], Bundl
     np.testing.assert_allclose(logits_of(runtime, tree, cache)[[0, 2]], expected.numpy()[6:8], atol=2e-3)
 
 
-def test_a_session_with_drafts(made: tuple[Path, dict[str, torch.Tensor], Bundle]) -> None:
-    model = edgedec.open(made[2].path, engine="reference")
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_a_session_with_drafts(made: tuple[Path, dict[str, torch.Tensor], Bundle], engine: str) -> None:
+    model = edgedec.open(made[2].path, engine=engine)
     texts = []
     for how in ("off", "copy+recycling:fixed=5"):
         session = model.session(speculate=how)
@@ -162,10 +164,52 @@ def test_a_session_with_drafts(made: tuple[Path, dict[str, torch.Tensor], Bundle
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("engine", ["native", "ort"])
+@pytest.mark.parametrize("engine", ["ort", "tvm"])
 def test_engines_without_the_block_say_so(made: tuple[Path, dict[str, torch.Tensor], Bundle], engine: str) -> None:
     with pytest.raises(RuntimeUnavailable, match="power_law"):
         edgedec.open(made[2].path, engine=engine)
+
+
+def test_the_engines_agree_in_quantized_weights(
+    made: tuple[Path, dict[str, torch.Tensor], Bundle], tmp_path: Path
+) -> None:
+    bundle = export_power_law(made[0] / "hf", tmp_path / "int8", TEXT, "int8")
+    found = []
+    for name in ("reference", "native"):
+        runtime = open_runtime(name, bundle, RuntimeOptions())
+        found.append(logits_of(runtime, Rows.chain(OTHER, 0), runtime.new_cache(64)))
+    # Random G makes attention sharp, so that a rounded activation of the engine moves single values far.
+    assert np.corrcoef(found[0].ravel(), found[1].ravel())[0, 1] > 0.97
+
+
+def test_texts_side_by_side_are_those_alone(made: tuple[Path, dict[str, torch.Tensor], Bundle]) -> None:
+    """To the byte, on any number of threads."""
+    rows = [Rows.chain(TEXT, 0), Rows.chain(OTHER, 0), Rows.chain(TEXT[:3], 0)]
+    found = []
+    for threads in (1, 2):
+        runtime = open_runtime("native", made[2], RuntimeOptions(threads=threads))
+        calls = [Call(each, runtime.new_cache(64), outputs=ALL_LOGITS) for each in rows]
+        parts = [[call] for call in calls] if threads == 1 else [calls]
+        found.append([result.logits.tobytes() for part in parts for result in runtime.forward(part)])
+    assert found[0] == found[1]
+
+
+def test_an_adapter_of_all_four_matrices(made: tuple[Path, dict[str, torch.Tensor], Bundle]) -> None:
+    rng = np.random.default_rng(1)
+
+    def low(out: int, width: int) -> LowRank:
+        return LowRank(rng.normal(size=(2, width)).astype(np.float32), rng.normal(size=(out, 2)).astype(np.float32))
+
+    matrices = {"blocks.1.qkv": low(3 * HIDDEN, HIDDEN), "blocks.2.o": low(HIDDEN, HIDDEN)}
+    matrices |= {"blocks.0.gate_up": low(2 * INNER, HIDDEN), "blocks.1.down": low(HIDDEN, INNER)}
+    found: list[Any] = []
+    for name in ("reference", "native"):
+        runtime = open_runtime(name, made[2], RuntimeOptions())
+        for adapter in (None, LoraAdapter("both", "both", matrices)):
+            call = Call(Rows.chain(OTHER, 0), runtime.new_cache(64), outputs=ALL_LOGITS, adapter=adapter)
+            found.append(runtime.forward([call])[0].logits)
+    np.testing.assert_allclose(found[1], found[3], atol=2e-3)
+    assert float(np.abs(found[2] - found[3]).max()) > 0.05
 
 
 def test_a_bias_goes_into_the_head() -> None:
