@@ -188,7 +188,7 @@ class NativeAdapter:
     """The C++ view of an adapter; keeps alive what it points to."""
 
     def __init__(self, spec: ModelSpec, adapter: LoraAdapter) -> None:
-        self._parts = (structs.LoraStruct * (cpu.LORA_PARTS * spec.n_blocks))()
+        self._parts = (structs.LoraStruct * (structs.LORA_PARTS * spec.n_blocks))()
         self._keep, left = list[Any](), set(adapter.matrices)
         for b, block in enumerate(spec.blocks):
             names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED[block.kind]
@@ -199,7 +199,7 @@ class NativeAdapter:
                 left.discard(f"blocks.{b}.{name}")
                 a, up = np.ascontiguousarray(low.a, np.float32), np.ascontiguousarray(low.b, np.float32)
                 self._keep += (a, up)
-                self._parts[cpu.LORA_PARTS * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
+                self._parts[structs.LORA_PARTS * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
         if left:
             raise UsageError(f"engine native adds nothing to {', '.join(sorted(left))}; use --engine reference")
         self._struct = structs.AdapterStruct(self._parts)

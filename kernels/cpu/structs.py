@@ -91,6 +91,9 @@ class ModelStruct(_Struct):
     )
 
 
+LORA_PARTS = 4  # places of a block in an adapter (`ED_LORA_PARTS`)
+
+
 class LoraStruct(_Struct):
     _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b"))
 
