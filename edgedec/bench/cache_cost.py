@@ -81,6 +81,10 @@ def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
         "step_ratio": round(median(f / s for _, s, _, f in rounds), 3),
         "prefill_s": round(median(p for p, *_ in rounds), 3),
         "step_ms": round(1e3 * median(s for _, s, *_ in rounds), 3),
+        "prefill_s_least": round(min(p for p, *_ in rounds), 3),
+        "prefill_s_most": round(max(p for p, *_ in rounds), 3),
+        "step_ms_least": round(1e3 * min(s for _, s, *_ in rounds), 3),
+        "step_ms_most": round(1e3 * max(s for _, s, *_ in rounds), 3),
         "memory_mb": round(own.nbytes / 2**20, 2),
         "memory_ratio": round(full.nbytes / max(own.nbytes, 1), 3),
     }

@@ -74,9 +74,8 @@ class QualityBench:
         progress: Callable[[int, int], None],
     ) -> QualityResult:
         """Every policy at every budget, the whole cache first; one without a budget as it is."""
-        fixed = [name for name in names if budget_option(name) is None]
-        runs = [(FULL, 1.0, FULL), *((name, 1.0, name) for name in fixed)]
-        runs += [(name, b, worded(name, b)) for b in budgets for name in names if name not in fixed]
+        runs = [(FULL, 1.0, FULL)]
+        runs += [(name, budget, words) for words, (name, budget) in at_budgets(names, budgets).items()]
         result, done, total = QualityResult(), 0, len(runs) * len(self.cases)
         try:
             for name, budget, words in runs:
@@ -103,9 +102,12 @@ class QualityBench:
 
 
 def budget_option(name: str) -> str | None:
-    """The option of a policy that is its budget; None if it has none."""
-    known = FAMILY.facts(name := name.partition(":")[0]).budget
-    return known if known in FAMILY.options(name) else None
+    """The option of a policy that is its budget; None if it has none, or if it is given in these words."""
+    kind, _, given = name.partition(":")
+    if kind == FULL:
+        return None
+    known = FAMILY.facts(kind).budget
+    return known if known in FAMILY.options(kind) and f"{known}=" not in given else None
 
 
 def worded(name: str, budget: float) -> str:
@@ -114,6 +116,20 @@ def worded(name: str, budget: float) -> str:
     worded("snapkv:window=16", 0.2) -> "snapkv:window=16,budget=0.2"
     """
     return f"{name}{',' if ':' in name else ':'}{budget_option(name)}={budget:g}"
+
+
+def at_budgets(names: Sequence[str], budgets: Sequence[float]) -> dict[str, tuple[str, float]]:
+    """Every policy at every budget, one without a budget as it is: its words -> (name, budget).
+
+    at_budgets(["snapkv", "anchor"], [0.1, 0.5]) -> {"snapkv:budget=0.1": ("snapkv", 0.1), …, "anchor": ("anchor", 1.0)}
+    """
+    found: dict[str, tuple[str, float]] = {}
+    for name in names:
+        if budget_option(name) is None:
+            found[name] = name, 1.0
+        else:
+            found |= {worded(name, budget): (name, budget) for budget in budgets}
+    return found
 
 
 def alike(said: Sequence[int], wanted: Sequence[int]) -> float:

@@ -14,14 +14,15 @@ from edgedec import EdgedecError, UsageError
 from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
 from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import PeerReadings
-from edgedec.bench.cache_quality import QualityBench, alike, right, worded
+from edgedec.bench.cache_quality import QualityBench, alike, at_budgets, right, worded
 from edgedec.bench.llama_filled import stretched
-from edgedec.cli.bench import app
+from edgedec.cli.bench import _cache_tables, app
 from edgedec.kernels.cpu import loader
 from edgedec.policies import FAMILY
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
-FACTS = {"prefill_ratio", "step_ratio", "prefill_s", "step_ms", "memory_mb", "memory_ratio"}
+READING = {"prefill_ratio", "prefill_s", "prefill_s_least", "prefill_s_most"}
+FACTS = READING | {"step_ratio", "step_ms", "step_ms_least", "step_ms_most", "memory_mb", "memory_ratio"}
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +52,23 @@ def test_the_report(tmp_path: Path) -> None:
     assert copy["snapkv"]["1"] == copy["h2o:every=16"]["1"] == copy["full"]["1"], "the whole budget is the whole cache"
     assert copy["snapkv"]["0.1"] < 0.5 * copy["full"]["1"]
     assert report["quality"]["story"]["snapkv"]["0.1"] > 0.9 * report["quality"]["story"]["full"]["1"]
-    assert set(report["policies"]["snapkv"]) == {"200", "400"}
-    assert set(report["policies"]["snapkv"]["400"]) == FACTS
-    assert report["policies"]["full"]["400"]["prefill_ratio"] == 1
-    assert report["policies"]["snapkv"]["400"]["memory_ratio"] > 1.5
+    costs = report["policies"]
+    assert set(costs) == {"full", *(f"{name}budget={b}" for name in ("snapkv:", "h2o:every=16,") for b in ("0.1", "1"))}
+    assert set(costs["snapkv:budget=0.1"]) == {"200", "400"}
+    assert set(costs["snapkv:budget=0.1"]["400"]) == FACTS
+    assert costs["full"]["400"]["prefill_ratio"] == 1
+    assert costs["snapkv:budget=0.1"]["400"]["memory_ratio"] > 1.5 > costs["snapkv:budget=1"]["400"]["memory_ratio"]
     assert plot.stat().st_size > 5000
 
 
 def test_steps_alone_after_caches_that_were_filled_in() -> None:
     words = ["cache", "--as", "smollm-135m", "--context", "700", "--steps", "--policies", "lserve,snapkv", "-t", "1"]
+    words += ["--budgets", "0.2", "-r", "1"]
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)["policies"]
-    assert set(report["lserve"]["700"]) == FACTS - {"prefill_ratio", "prefill_s"}
-    assert report["snapkv"]["700"]["memory_ratio"] > 2
+    assert all(set(found["700"]) == FACTS - READING for found in report.values())
+    assert report["snapkv:budget=0.2"]["700"]["memory_ratio"] > 2
 
 
 @pytest.mark.parametrize("kv", ["f32", "int8", "int4"])
@@ -77,6 +81,58 @@ def test_a_cache_that_is_filled_in(nano: Path, kv: str) -> None:
         np.testing.assert_array_equal(cache.keys(block)[:, 512:], cache.keys(block)[:, :488])
     with pytest.raises(UsageError, match="use --engine native"):
         filled(edgedec.open(nano, engine="reference").runtime, 1024, 1000)
+
+
+def test_one_table_of_costs_and_quality(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"prefill_ratio": 1, "prefill_s": 2, "prefill_s_least": 1, "prefill_s_most": 3, "memory_mb": 4.0}
+    facts |= {"step_ratio": 0.5, "step_ms": 7.0, "step_ms_least": 6.0, "step_ms_most": 8.5}
+    tables = []
+    monkeypatch.setattr(_cache_tables, "print_table", lambda rows, head, title: tables.append((head, list(rows))))
+    monkeypatch.setattr(_cache_tables, "show_host", lambda report: None)
+    monkeypatch.setattr(_cache_tables, "runs_on", lambda report: "")
+    names = ("full", "snapkv:budget=0.1", "snapkv:budget=0.5", "anchor", "h2o:budget=0.1")
+    values = {"full": {"1": 0.9}, "snapkv": {"0.1": 0.25, "0.5": 0.75}, "anchor": {"1": 0.8}}
+    report = {"model": "m", "lossy": "", "quality": {"keys": values}, "policies": {n: {"64": facts} for n in names}}
+    _cache_tables.show_report(report)
+    head, rows = tables[-1]
+    assert head[-1] == "keys"
+    assert [row[-1] for row in rows] == ["0.900", "0.250", "0.750", "0.800", ""]
+    assert rows[1][:4] == ("snapkv:budget=0.1", "64", "1.00", "0.50")
+    assert rows[1][5] == "7.00 (6.00 to 8.50)"
+
+
+def test_policies_at_budgets() -> None:
+    found = at_budgets(["snapkv", "anchor", "tca:budget=0.3", "lazyllm:prune=1"], [0.1, 0.5])
+    assert found == {
+        "snapkv:budget=0.1": ("snapkv", 0.1),
+        "snapkv:budget=0.5": ("snapkv", 0.5),
+        "anchor": ("anchor", 1.0),
+        "tca:budget=0.3": ("tca:budget=0.3", 1.0),
+        "lazyllm:prune=1,keep=0.1": ("lazyllm:prune=1", 0.1),
+        "lazyllm:prune=1,keep=0.5": ("lazyllm:prune=1", 0.5),
+    }
+
+
+def test_costs_have_five_rounds_unless_told_otherwise() -> None:
+    said = []
+    words = [
+        "cache",
+        "--tasks",
+        "pairs",
+        "--limit",
+        "1",
+        "--budgets",
+        "0.5",
+        "--policies",
+        "streaming",
+        "--context",
+        "64",
+    ]
+    for more in ([], ["-r", "2"]):
+        done = CliRunner().invoke(app, [*words, *more, "-t", "1", "--json"])
+        assert done.exit_code == 0, done.output
+        said.append(json.loads(done.stdout)["rounds"])
+    assert said == [5, 2]
 
 
 def test_the_table(nano: Path) -> None:
@@ -133,7 +189,8 @@ def test_ratios_are_of_the_whole_cache() -> None:
     readings = {"full": CostReading([4.0, 6.0], [0.4, 0.4], 8 << 20), "x": CostReading([2.0, 2.0], [0.1, 0.2], 2 << 20)}
     facts = CostResult({64: readings}).report()["x"]["64"]
     assert (facts["prefill_ratio"], facts["step_ratio"], facts["memory_ratio"]) == (2.5, 3.0, 4.0)
-    assert facts["step_ms"] == 150
+    assert (facts["step_ms"], facts["step_ms_least"], facts["step_ms_most"]) == (150, 100, 200)
+    assert (facts["prefill_s_least"], facts["prefill_s_most"]) == (2, 2)
 
 
 def test_scores_of_answers() -> None:

@@ -12,11 +12,13 @@ def show_report(r: dict[str, Any]) -> None:
     """Quality by task, costs, other engines."""
     show_host(r)
     print(f"{r['model']}: {runs_on(r)}. Lossy: {r['lossy']}")
-    for task, found in r.get("quality", {}).items():
+    quality = r.get("quality", {})
+    for task, found in quality.items():
         _show_task(task, found)
-    if costs := _costs(r.get("policies", {}), ("memory_mb",)):
-        print_table(costs, ("policy", *_COSTS, "memory MB"), "Costs; ratios: whole cache over policy")
-    if costs := _costs(r.get("peers", {}), ()):
+    if costs := _costs(r.get("policies", {}), ("memory_mb",), quality):
+        title = "Costs; ratios: whole cache over policy; times: median (least to most)"
+        print_table(costs, ("policy", *_COSTS, "memory MB", *quality), title)
+    if costs := _costs(r.get("peers", {}), (), {}):
         title = "Other engines on the same weights; ratios: theirs over our whole cache"
         print_table(costs, ("engine", *_COSTS), title)
 
@@ -34,7 +36,32 @@ def _show_task(task: str, found: dict[str, Any]) -> None:
     print_table(rows, header, f"{task}: {unit}; whole cache {whole:.3f}")
 
 
-def _costs(found: dict[str, Any], more: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _quality(words: str, quality: dict[str, Any]) -> list[str]:
+    """What a policy, by its words, is worth in each task; "" if that was not measured."""
+    from edgedec.bench.cache_quality import at_budgets
+
+    found = []
+    for policies in quality.values():
+        by_words = {
+            given: values[key]
+            for name, values in policies.items()
+            for key in values
+            for given in at_budgets([name], [float(key)])
+        }
+        found.append(f"{by_words[words]:.3f}" if words in by_words else "")
+    return found
+
+
+def _time(f: dict[str, Any], key: str) -> str:
+    """The median, and the spread where there is one."""
+    if key not in f:
+        return ""
+    shown = duration if key == "prefill_s" else "{:.2f}".format
+    spread = f" ({shown(f[f'{key}_least'])} to {shown(f[f'{key}_most'])})" if f"{key}_least" in f else ""
+    return f"{shown(f[key])}{spread}"
+
+
+def _costs(found: dict[str, Any], more: tuple[str, ...], quality: dict[str, Any]) -> list[tuple[str, ...]]:
     """A line for each name and context."""
     return [
         (
@@ -42,9 +69,10 @@ def _costs(found: dict[str, Any], more: tuple[str, ...]) -> list[tuple[str, ...]
             context,
             f"{f['prefill_ratio']:.2f}" if "prefill_ratio" in f else "",
             f"{f['step_ratio']:.2f}",
-            duration(f["prefill_s"]) if "prefill_s" in f else "",
-            f"{f['step_ms']:.2f}",
+            _time(f, "prefill_s"),
+            _time(f, "step_ms"),
             *(f"{f[key]:.1f}" for key in more),
+            *_quality(name, quality),
         )
         for name, contexts in found.items()
         for context, f in contexts.items()

@@ -32,8 +32,17 @@ class QualityFlags:
     """The policies, and the tasks that show what they lose."""
 
     policies: Annotated[str, o.option(metavar="NAME,…", help="As --cache takes them; default: all.")] = ""
-    budgets: Annotated[str, typer.Option(metavar="X,X,…", help="Of quality: shares of the tokens.")] = "0.1,0.2,0.3,0.5"
-    tasks: Annotated[str, typer.Option(metavar="NAME,…", help="Of quality.")] = "story,copy,needle,pairs,keys"
+    budgets: Annotated[str, typer.Option(metavar="X,X,…", help="Shares of the tokens, of quality and costs.")] = (
+        "0.1,0.2,0.5"
+    )
+    tasks: Annotated[
+        str,
+        o.option(
+            metavar="NAME,…",
+            help="Of quality: story,copy,needle,pairs,keys; default: all, with --as none. With --as they are done by "
+            "the model itself.",
+        ),
+    ] = ""
     text: Annotated[Path | None, o.option(metavar="FILE", help="Stories; default: the model's own.")] = None
     limit: Annotated[int, typer.Option(min=1, help="Cases of a task.")] = 4
 
@@ -46,22 +55,24 @@ class QualityFlags:
             raise typer.BadParameter(f"--budgets {self.budgets}: must be numbers above 0, up to 1, with commas between")
         return found
 
-    def chosen(self) -> list[str]:
+    def chosen(self, geometry: str | None) -> list[str]:
         """The tasks."""
         from edgedec.bench.cache_quality import TASKS
 
+        if not self.tasks:
+            return [] if geometry else list(TASKS)
         found = [part.strip() for part in self.tasks.split(",")]
         for task in found:
             if task not in TASKS:
                 raise typer.BadParameter(f"--tasks {self.tasks}: no task {task!r}; there are: {', '.join(TASKS)}")
         return found
 
-    def measure(self, model: Model, names: Sequence[str], show: Any) -> dict[str, Any]:
+    def measure(self, model: Model, tasks: list[str], names: Sequence[str], show: Any) -> dict[str, Any]:
         """The part of the report on quality."""
         from edgedec.bench.cache_quality import QualityBench
 
         text, shares = "" if self.text is None else o.read_text(self.text), self.shares()
-        bench = QualityBench(model, self.chosen(), model.spec.context_length, self.limit, text)
+        bench = QualityBench(model, tasks, model.spec.context_length, self.limit, text)
         began = perf_counter()
         one = bench.measure([], [], lambda done, total: None)
         if not one.interrupted:
@@ -77,7 +88,7 @@ class CostFlags:
     steps: Annotated[
         bool, typer.Option("--steps", help="Costs of steps only: long prompts are filled in, not read.")
     ] = False
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds of costs.")] = 1
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds of costs.")] = 5
     peers: Annotated[str, o.option(metavar="NAME,…", help="Other engines beside costs: llama.cpp.")] = ""
 
     def beside(self) -> list[str]:
@@ -107,6 +118,7 @@ class CostFlags:
         _say_left_out(result.peers.left_out)
         skipped |= result.peers.left_out
         return {
+            "rounds": self.repetitions,
             "policies": result.report(),
             "interrupted": result.interrupted,
             **({"peers": result.peer_report()} if engines else {}),
@@ -127,15 +139,15 @@ def cache(
 ) -> None:
     """Measure what cache policies save and what they lose, beside the whole cache.
 
-    Quality is measured on the model itself; with --context or --as also (with --as only) reading time, step time and
-    memory after prompts of so many tokens. Ratios are of the whole cache over the policy. It says first how long it may
-    take; Ctrl-C ends it with what was measured so far.
+    Quality is measured on the model itself; with --context or --as also reading time, step time and memory after
+    prompts of so many tokens, all in one table. Ratios are of the whole cache over the policy: below 1 it is slower. It
+    says first how long it may take; Ctrl-C ends it with what was measured so far.
 
     \b
     Examples:
       edgedec bench cache
       edgedec bench cache --tasks copy --policies snapkv,h2o --limit 1
-      edgedec bench cache --as smollm-135m --context 8192,32768 --kv int8 --json
+      edgedec bench cache --as smollm-135m --context 8192,32768 --kv int8 --tasks keys,copy,story
       edgedec bench cache --as smollm-135m --context 8192,32768 --policies lserve,quest,sentencekv --steps
       edgedec bench cache --as smollm-135m --context 8192 --kv int8 --policies fastkv --peers llama.cpp
     """
@@ -143,8 +155,10 @@ def cache(
     contexts = parse_rows(context, "--context") if context else ()
     if subject.geometry and not contexts:
         contexts = (2048, 8192)
+    from edgedec.bench.cache_quality import at_budgets
+
     names = spec_list(quality.policies)
-    quality.shares(), quality.chosen(), costs.beside()  # invalid options fail here
+    shares, tasks, _ = quality.shares(), quality.chosen(subject.geometry), costs.beside()  # invalid options fail here
     with progress_bar() as show:
         path = subject.path(show, max(contexts, default=0) + 128)
         opened = machine.open(path)
@@ -152,10 +166,11 @@ def cache(
             opened.policy(name)  # the same
         names = names or _usable(opened)
         report = _begun(opened, subject.geometry)
-        if not subject.geometry:
-            report |= quality.measure(opened, names, show)
+        if tasks:
+            own = machine.open(subject.model) if subject.geometry else opened
+            report |= quality.measure(own, tasks, names, show)
         if contexts and not report["interrupted"]:
-            report |= costs.measure(opened, path, contexts, names, show)
+            report |= costs.measure(opened, path, contexts, list(at_budgets(names, shares)), show)
     output.write(report, show_report, plot_cache)
     end_if_interrupted(report["interrupted"])
 
