@@ -99,6 +99,9 @@ def test_one_table_of_costs_and_quality(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row[-1] for row in rows] == ["0.900", "0.250", "0.750", "0.800", ""]
     assert rows[1][:4] == ("snapkv:budget=0.1", "64", "1.00", "0.50")
     assert rows[1][5] == "7.00 (6.00 to 8.50)"
+    facts |= {"step_ms_least": 7.0, "step_ms_most": 7.0}
+    _cache_tables.show_report(report)
+    assert tables[-1][1][1][5] == "7.00"
 
 
 def test_policies_at_budgets() -> None:

@@ -57,8 +57,8 @@ def _time(f: dict[str, Any], key: str) -> str:
     if key not in f:
         return ""
     shown = duration if key == "prefill_s" else "{:.2f}".format
-    spread = f" ({shown(f[f'{key}_least'])} to {shown(f[f'{key}_most'])})" if f"{key}_least" in f else ""
-    return f"{shown(f[key])}{spread}"
+    least, most = (f.get(f"{key}_{end}") for end in ("least", "most"))
+    return shown(f[key]) if least == most else f"{shown(f[key])} ({shown(least)} to {shown(most)})"
 
 
 def _costs(found: dict[str, Any], more: tuple[str, ...], quality: dict[str, Any]) -> list[tuple[str, ...]]:
