@@ -57,7 +57,7 @@ def _time(f: dict[str, Any], key: str) -> str:
     if key not in f:
         return ""
     shown = duration if key == "prefill_s" else "{:.2f}".format
-    least, most = (f.get(f"{key}_{end}") for end in ("least", "most"))
+    least, most = (f.get(f"{key}_{end}", f[key]) for end in ("least", "most"))
     return shown(f[key]) if least == most else f"{shown(f[key])} ({shown(least)} to {shown(most)})"
 
 
