@@ -6,15 +6,16 @@ python models/nano/diffusion.py --text TEXTS --work build/nano-canvas --kind can
 Goes on from the bundle with 16 more rows of the embedding; the first of them is MASK. The rules:
 
 - block (NBDiff, SDAR-VL, Fast-dLLM v2): a row is read twice at once, [with masks | as it is]. Tokens as they are see
-  what came before, as nano does. A block with masks sees all of itself and what came before it as it is. Place i predicts
-  token i + 1, so the pass that reads the block before gives a block's first token, and nothing in the block does.
-  Blocks of 2, then 4, then 8 and at last mostly 8; they begin anywhere. Each block has a share of masks of its own, drawn from
-  Beta(mC, (1 - m)C), m rising from 0.5 to 0.8 and C from 4 to 25; a block's loss is divided by the share that came out.
-- canvas (LLaDA, Dream): prompt and answer see each other whole; the answer is masked at a share drawn evenly; after its
-  end stand end tokens. Shifted, as Dream is, so that nano's weights are of use.
+  what came before, as nano does. A block with masks sees all of itself and what came before it as it is. Place i
+  predicts token i + 1, so the pass that reads the block before gives a block's first token, and nothing in the block
+  does. Blocks of 2, then 4, then 8 and at last mostly 8; they begin anywhere. Each block has a share of masks of its
+  own, drawn from Beta(mC, (1 - m)C), m rising from 0.5 to 0.8 and C from 4 to 25; a block's loss is divided by the
+  share that came out.
+- canvas (LLaDA, Dream): prompt and answer see each other whole; the answer is masked at a share drawn evenly; after
+  its end stand end tokens. Shifted, as Dream is, so that nano's weights are of use.
 - What is not masked keeps nano's own predictions: the loss there is the distance to those (block only).
-- In the last quarter of the time dParallel's term: twice the entropy, at temperature 0.5, of every masked token that is
-  predicted rightly (`--certainty 0` leaves it out).
+- In the last quarter of the time dParallel's term: twice the entropy, at temperature 0.5, of every masked token that
+  is predicted rightly (`--certainty 0` leaves it out).
 
 With a GPU (`--device cuda`) eight minutes give what a laptop gives in a night.
 """

@@ -73,7 +73,5 @@ def parts(rng):
         answers.append(answer)
     given = "\n".join(written(names) for names in lists)
     told = "\n".join(written(names) for names in answers)
-    return (
-        f"{order[:-1]}s, one by one.\n\n{given}{MARK}",
-        f"{told}\nAll: {written([name for names in answers for name in names])}",
-    )
+    whole = written([name for names in answers for name in names])
+    return f"{order[:-1]}s, one by one.\n\n{given}{MARK}", f"{told}\nAll: {whole}"
