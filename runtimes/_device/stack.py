@@ -243,13 +243,8 @@ class Stack:
 
     def embed(self, step: int, rows: int) -> None:
         w, width = self.model.weights("embed"), self.spec.hidden_size
-        self.launch(
-            "embed",
-            (rows, 1),
-            self.device.sizes.threads,
-            0,
-            structs.embed(step, w, self.hidden, self.spec.embed_scale, width),
-        )
+        arguments = structs.embed(step, w, self.hidden, self.spec.embed_scale, width)
+        self.launch("embed", (rows, 1), self.device.sizes.threads, 0, arguments)
 
     def keep(self, step: int, shape: StepShape, block: int) -> None:
         """Copy the state after a block, if it is requested."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleCorrupt
 from edgedec.extras import install_command
-from edgedec.kernels.device.interface import DeviceError, Recorded
+from edgedec.kernels.device.interface import NARROW, DeviceError, Recorded
 
 _ALIGN = 256
 _INT = 1  # kTVMFFIInt
@@ -102,7 +102,7 @@ class Library:
 class HostDevice:
     """A `Device` in the host's memory; the library has the kernels that move slots and advance states."""
 
-    name, has_matrix, fused_bytes, shared_bytes, most_threads = "cpu", False, 0, 0, 0
+    name, sizes, has_matrix, fused_bytes, shared_bytes, most_threads = "cpu", NARROW, False, 0, 0, 0
 
     def __init__(self, library: Library) -> None:
         self._held: dict[int, NDArray[np.uint8]] = {}
