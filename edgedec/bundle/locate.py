@@ -1,4 +1,4 @@
-"""The bundle folder for a path or name: a folder, the name of the bundled model, or a source that is converted at first
+"""The bundle folder for a path or name: a folder, the name of a bundled model, or a source that is converted at first
 use: a GGUF file, a name on the Hugging Face Hub."""
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleNotFound
 
 NANO, GGUF, HUB, PACKED = "nano", ".gguf", "hf:", ".edb"
+# The bundled models: their names, and their folders beside nano's recipe.
+BUNDLED = {NANO: "bundle", "nano-block": "block"}
 # A name on the Hub without its prefix.
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Progress = Callable[[str, int, int], None]
@@ -34,11 +36,11 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
     """The folder for a path or name. At first use a GGUF file is converted into the cache folder, a packed bundle is
     unpacked there, `hf:ORG/NAME` is downloaded and exported."""
     path = Path(path_or_name)
-    # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
-    if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
+    # A folder that merely has the name of a bundled model does not hide it; a bundle of that name does.
+    if str(path_or_name) in BUNDLED and not (path / MANIFEST).is_file():
         home = find_spec("edgedec.models.nano")
         if home is not None and home.origin is not None:
-            return Path(home.origin).parent / "bundle"
+            return Path(home.origin).parent / BUNDLED[str(path_or_name)]
     if str(path_or_name).startswith(HUB):
         # A bundle folder, or a file of another format that has been downloaded, which is looked for in its turn.
         found: Path = import_module("edgedec.export.hub").fetched(str(path_or_name), announce.get())

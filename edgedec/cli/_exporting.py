@@ -23,12 +23,12 @@ def export_module(name: str, what: str, extra: str = "export") -> Any:
 
 
 def changeable(bundle: str) -> Path:
-    """The folder of a bundle that is to be changed; UsageError for the bundled model, which all programs share."""
-    from edgedec.bundle.locate import NANO, find
+    """The folder of a bundle that is to be changed; UsageError for a bundled model, which all programs share."""
+    from edgedec.bundle.locate import BUNDLED, find
 
     folder = find(bundle)
-    if bundle == NANO and folder.name != NANO:
-        raise UsageError(f"{NANO}: is part of the installed package; change a copy: cp -r {folder} ./{NANO}-own")
+    if bundle in BUNDLED and folder.name != bundle:
+        raise UsageError(f"{bundle}: is part of the installed package; change a copy: cp -r {folder} ./{bundle}-own")
     return folder
 
 

@@ -28,7 +28,7 @@ FACTS = Targets((
         "native",
     ),
     Target(
-        "cuda", "cuda", "edgedec's GPU engine", _KINDS, KV_FORMATS, "emulated",
+        "cuda", "cuda", "edgedec's GPU engine", _KINDS, KV_FORMATS, "native",
         needs="an NVIDIA GPU, its driver, and the extra cuda or EDGEDEC_CUDA_CUBINS", missing=_cannot("cuda"),
     ),
     Target(

@@ -13,7 +13,8 @@ Goes on from the bundle with 16 more rows of the embedding; the first of them is
   share that came out.
 - canvas (LLaDA, Dream): prompt and answer see each other whole; the answer is masked at a share drawn evenly; after
   its end stand end tokens. Shifted, as Dream is, so that nano's weights are of use.
-- What is not masked keeps nano's own predictions: the loss there is the distance to those (block only).
+- What is not masked learns half the text and half nano's own predictions, so that stories stay as good as nano's, and
+  lists, which nano cannot copy, begin rightly (block only).
 - In the last quarter of the time dParallel's term: twice the entropy, at temperature 0.5, of every masked token that
   is predicted rightly (`--certainty 0` leaves it out).
 

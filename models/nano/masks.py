@@ -129,8 +129,9 @@ class MaskedBlocks:
             causal = sight[t:, t:]
             told = states(self.own, tokens, positions[:t], causal, dtype)[:, some].flatten(0, 1)
             told = F.softmax(logits(self.own, told, dtype), -1)
-        kept = F.log_softmax(logits(self.weights, x[:, t:][:, some].flatten(0, 1), dtype), -1)
-        kept = -(told * kept).sum(-1).mean()
+        logs = F.log_softmax(logits(self.weights, x[:, t:][:, some].flatten(0, 1), dtype), -1)
+        text = F.nll_loss(logs, targets[:, some].flatten(), ignore_index=-100)
+        kept = (text - (told * logs).sum(-1).mean()) / 2
         return self.args.masks * filled + kept, filled.detach(), kept.detach()
 
 
