@@ -41,7 +41,7 @@ ERRORS = {
     14: "slots that the block does not hold",
     15: "content that is not of such a cache",
     16: "a view that cannot be",
-    17: "a draw from a row that has no logits of the whole vocabulary",
+    18: "a draw from a row that has no logits of the whole vocabulary",
     NO_FILE: "no file for cache pages: the folder cannot be written, or its disk is full",
 }
 

@@ -64,7 +64,7 @@ int Engine::check(const ed_sequence* sequences, int n) const {
 
 int Engine::check_sequence(const ed_sequence& s) const {
   if (s.logits_from > s.rows || s.top < 0 || s.n_hidden < 0) return 1;
-  if (s.sampler && (!s.drawn || s.readout || s.logits_from < 0 || s.logits_from == s.rows)) return 17;
+  if (s.sampler && (!s.drawn || s.readout || s.logits_from < 0 || s.logits_from == s.rows)) return 18;
   if (!s.tokens && !s.input) return 5;
   const bool embeds = !s.input || (paired_ && !s.embeddings);
   if (embeds && !s.tokens) return 5;

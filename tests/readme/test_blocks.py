@@ -84,6 +84,7 @@ SMALLER = [
     (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
     (r"^edgedec bench spec(?! --as| --sweep)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
     (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
+    (r"^edgedec bench diffusion(?! --texts)", "edgedec bench diffusion --limit 1 -n 8"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
@@ -102,21 +103,11 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(nano, tmp_path_factory.mktemp("reader") / "smol"))
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A diffusion model, of random weights."""
-    pytest.importorskip("onnx", reason="exporting needs onnx")
-    from diffusion.checkpoint import exported
-
-    return exported(tmp_path_factory.mktemp("filled"))
-
-
 @pytest.fixture
-def folder(bundle: Path, filled: Path, tmp_path: Path) -> Path:
+def folder(bundle: Path, tmp_path: Path) -> Path:
     """What a reader has."""
     for name in ("smol", "smol-native", "BUNDLE"):
         shutil.copytree(bundle, tmp_path / name, copy_function=os.link)
-    shutil.copytree(filled, tmp_path / "nano-block", copy_function=os.link)
     rows = [{"prompt": "Once upon a time", "max_tokens": 4}, {"prompt": "One day", "max_tokens": 4}]
     for name in ("prompts.jsonl", "smol-prompts.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -577,3 +577,10 @@ def test_the_weights_are_used_where_they_lie(nano: Path) -> None:
             inside = line.endswith(str(bundle.file(bundle.manifest.weights).resolve()))
     assert sizes["Rss:"] > 1000
     assert sizes["Private_Dirty:"] == sizes["Anonymous:"] == 0
+
+
+def test_every_refusal_has_a_message_of_its_own() -> None:
+    """A number that two refusals share would lose the message of one."""
+    listed = re.findall(r"^    (-?\w+): \"", Path(cpu.__file__).read_text("utf-8"), re.MULTILINE)
+    assert len(cpu.ERRORS) == len(listed) == len(set(cpu.ERRORS.values()))
+    assert any(message.startswith("a draw from a row") for message in cpu.ERRORS.values())
