@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _KEPT_S = 7 * 86_400.0  # unused padded bundles older than this are deleted
-VERSION = 3  # of the files; cached bundles of another version are made again
+VERSION = 4  # of the files; cached bundles of another version are made again
 
 
 def padded_path(bundle: Bundle, name: str, context: int = 0) -> Path:
@@ -104,7 +104,8 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
         shutil.copyfile(large.bundle.file(file), folder / file)
     formats = dict.fromkeys(("body", "head", "embed"), fmt)
     origin = {"padded": large.bundle.digest}
-    contents = Contents(name, large.spec, source.text, formats, BLOCK, source.kv_formats, source=origin)
+    facts = (name, large.spec, source.text, formats, BLOCK, source.kv_formats)
+    contents = Contents(*facts, source=origin, diffusion=source.diffusion)
     BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
     _pad_heads(large, folder)
     pad_drafts(large, folder, fmt, progress)

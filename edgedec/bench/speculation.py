@@ -18,6 +18,7 @@ from edgedec.bench.prompts import Prompt
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.read_grams import MODEL, ReadRecord, Seen, readers_of
 from edgedec.decoding.loop import StepTrace
+from edgedec.diffusion.words import OFF
 from edgedec.errors import UsageError
 from edgedec.sampling import Sampling
 
@@ -163,7 +164,9 @@ class Bench:
         return ready, skipped
 
     def _session(self, name: str) -> Session:
-        return self.model.session(context=self.capacity, speculate=name)
+        # A diffusion model is read token by token: drafts are of that.
+        diffusion = None if self.model.bundle.manifest.diffusion is None else OFF
+        return self.model.session(context=self.capacity, speculate=name, diffusion=diffusion)
 
     def _run(self, session: Session, task: Task, tokens: int) -> Run:
         """All turns of a task, the answers in between."""

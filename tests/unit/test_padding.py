@@ -268,3 +268,11 @@ def run(path: Path, hidden: np.ndarray) -> dict[str, np.ndarray]:
     session = session_of(str(path))
     outputs = [output.name for output in session.get_outputs()]
     return dict(zip(outputs, session.run(None, {i.name: hidden for i in session.get_inputs()}), strict=True))
+
+
+def test_a_diffusion_model_stays_one(tmp_path: Path) -> None:
+    from diffusion.checkpoint import exported
+
+    source = Bundle.open(exported(tmp_path))
+    made = pad_to_geometry(source, wider(source), tmp_path / "padded", "wide")
+    assert made.manifest.diffusion == source.manifest.diffusion is not None
