@@ -16,8 +16,8 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleNotFound
 
 NANO, GGUF, HUB, PACKED = "nano", ".gguf", "hf:", ".edb"
-# The bundled models: their names, and their folders beside nano's recipe.
-BUNDLED = {NANO: "bundle", "nano-block": "block"}
+# The bundled models: their names, and their folders beside nano's recipe. nano-canvas is in checkouts only.
+BUNDLED = {NANO: "bundle", "nano-block": "block", "nano-canvas": "canvas"}
 # A name on the Hub without its prefix.
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Progress = Callable[[str, int, int], None]
@@ -40,7 +40,10 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
     if str(path_or_name) in BUNDLED and not (path / MANIFEST).is_file():
         home = find_spec("edgedec.models.nano")
         if home is not None and home.origin is not None:
-            return Path(home.origin).parent / BUNDLED[str(path_or_name)]
+            folder = Path(home.origin).parent / BUNDLED[str(path_or_name)]
+            if folder.is_dir():
+                return folder
+            raise BundleNotFound(f"{path}: not part of this installation; models/nano/README.md has the command for it")
     if str(path_or_name).startswith(HUB):
         # A bundle folder, or a file of another format that has been downloaded, which is looked for in its turn.
         found: Path = import_module("edgedec.export.hub").fetched(str(path_or_name), announce.get())
