@@ -29,11 +29,12 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
 
 def of_any_bundle() -> list[str]:
     """The drafters that need nothing but the bundle at hand: no file, no draft model, no draft of their own in it. Not
-    jacobi, whose drawn drafts keep the distribution but not the tokens of a seed."""
+    jacobi, whose drawn drafts keep the distribution but not the tokens of a seed, nor block, which drafts with masks
+    (tests/diffusion/test_block_drafter.py)."""
     found = []
     for name in FAMILY.names():
         if (
-            name not in ("off", "forced", "jacobi")
+            name not in ("off", "forced", "jacobi", "block")
             and not FAMILY.facts(name).draft
             and "path" not in FAMILY.options(name)
         ):

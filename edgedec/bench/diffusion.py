@@ -22,7 +22,7 @@ from edgedec.sampling import Sampling
 SEED = 3
 
 
-class Task(Protocol):
+class AnsweredTask(Protocol):
     """A prompt, and whether a text answers it."""
 
     @property
@@ -63,7 +63,7 @@ class DecodingCost:
         }
 
 
-def list_tasks(kinds: Sequence[str], count: int) -> list[Task]:
+def list_tasks(kinds: Sequence[str], count: int) -> list[AnsweredTask]:
     """`count` questions about lists for each kind, always the same."""
     for kind in kinds:
         if kind not in OPERATIONS:
@@ -72,9 +72,9 @@ def list_tasks(kinds: Sequence[str], count: int) -> list[Task]:
     return [list_task(kind, rng) for kind in kinds for _ in range(count)]
 
 
-def tasks_of(path: Path) -> list[Task]:
+def tasks_of(path: Path) -> list[AnsweredTask]:
     """The tasks of a file: a JSON object with `prompt`, `answer` and, if it likes, `task` on each line."""
-    found: list[Task] = []
+    found: list[AnsweredTask] = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
@@ -87,7 +87,7 @@ def tasks_of(path: Path) -> list[Task]:
 
 
 def compare(
-    model: Model, ways: Sequence[str], tasks: Sequence[Task], longest: int, progress: Callable[[int, int], None]
+    model: Model, ways: Sequence[str], tasks: Sequence[AnsweredTask], longest: int, progress: Callable[[int, int], None]
 ) -> dict[str, dict[str, DecodingCost]]:
     """{way: {task: cost}}; each text is decoded in every way before the next."""
     found: dict[str, dict[str, DecodingCost]] = {way: {} for way in ways}
@@ -99,7 +99,7 @@ def compare(
     return found
 
 
-def _add(cost: DecodingCost, model: Model, way: str, task: Task, longest: int) -> None:
+def _add(cost: DecodingCost, model: Model, way: str, task: AnsweredTask, longest: int) -> None:
     session = model.session(diffusion=way, speculate="off" if way == OFF else "auto")
     start = perf_counter()
     text = "".join(session.generate(task.prompt, max_tokens=longest, sampling=Sampling(temperature=0)))

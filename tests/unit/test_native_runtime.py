@@ -465,6 +465,7 @@ MIRROR = {
     "ed_mlp": structs.MlpStruct,
     "ed_moe": structs.MoeStruct,
     "ed_ssm": structs.SsmStruct,
+    "ed_power_law": structs.PowerLawStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,
