@@ -24,13 +24,13 @@ from edgedec.bundle.adapter import LowRank
 from edgedec.bundle.coprocessor import save_coprocessor
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
-from edgedec.export.checkpointing import Checkpointed
-from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.exits_data import Encode
 from edgedec.export.heads_features import target_of
+from edgedec.export.row_training import RowTrainer
 from edgedec.export.students._augmented import AugmentedStack, CoprocessorModel
 
 COUNTS = (1, 2, 4, 8)
-_WARMUP, _LEAST = 20, 16
+_LEAST = 16
 
 
 @dataclass(frozen=True)
@@ -56,49 +56,28 @@ class CoprocessorPlan:
         return (*(n for n in COUNTS if n < self.entries), self.entries)
 
 
-class CoprocessorTrainer(Checkpointed):
+class CoprocessorTrainer(RowTrainer):
     """A coprocessor in training, with its frozen model."""
 
     command = "train-cache"
+    plan: CoprocessorPlan
 
     def __init__(self, bundle: Bundle, files: list[Path], encode: Encode, plan: CoprocessorPlan) -> None:
-        torch.set_num_threads(plan.threads)
-        torch.manual_seed(plan.seed)
-        self.plan, self.steps, self.spent, self.bundle = plan, 0, 0.0, bundle
+        self.bundle = bundle
         length = min(plan.length, bundle.spec.context_length - 1)
         if length < _LEAST + plan.ahead:
             raise UsageError(f"--length {length}: needs {_LEAST} tokens before and {plan.ahead} after the entries")
-        self.tokens = TokenStream(files, encode, length, plan.seed, Place())
-        self.held = [row for row in self.tokens.held() if len(row) > _LEAST + plan.ahead]
-        if not self.held:
-            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+        super().__init__(files, encode, plan, length, _LEAST + plan.ahead)
+        torch.manual_seed(plan.seed)
         self.stack = AugmentedStack(bundle, torch.device("cpu"))
         self.target = target_of(bundle, np.arange(bundle.spec.vocab_size), torch.device("cpu"))
         self.model = CoprocessorModel(self.stack, plan.entries, plan.rank, self._embedded(self.held[0]))
-        self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers = (self.optimizer,)
+        self.optimize(dict(self.model.named_parameters()))
 
-    @property
-    def place(self) -> Place:
-        return self.tokens.place
-
-    def step(self, progress: float) -> float:
-        """One update -> its mean loss a token."""
-        plan, total, draw = self.plan, 0.0, random.Random(f"{self.plan.seed} {self.steps}")
-        for group in self.optimizer.param_groups:
-            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / _WARMUP) * max(0.0, 1.0 - progress)
-        self.optimizer.zero_grad()
-        for _ in range(plan.batch):
-            row = next(self.tokens)
-            at = draw.randint(_LEAST, len(row) - plan.ahead - 1)
-            loss = self.loss(row[: at + plan.ahead + 1], at, draw.choice(plan.counts)) / plan.batch
-            loss.backward()
-            total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
-        self.optimizer.step()
-        self.steps += 1
-        return total
+    def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
+        """Of a text cut at a random place, with a random number of entries."""
+        at = draw.randint(_LEAST, len(row) - self.plan.ahead - 1)
+        return self.loss(row[: at + self.plan.ahead + 1], at, draw.choice(self.plan.counts))
 
     def loss(self, row: list[int], at: int, n: int, other: list[int] | None = None) -> Tensor:
         """Nats a token of row[at + 1 :] after row[: at + 1], with n entries after row[: at]; n 0: with none. other: the

@@ -25,15 +25,15 @@ from torch.nn import functional
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.export.checkpointing import Checkpointed
-from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.exits_data import Encode
+from edgedec.export.row_training import RowTrainer
 from edgedec.export.students import StudentShape, shape_of
 from edgedec.export.students._layers import GatedMlp, RmsNorm, capped, linear
 from edgedec.export.students._rows import Keys, RowAttention
 from edgedec.export.students.hydrapp import HydraPlusStudent
 
 SMALL, LARGE = range(2)
-WARMUP, SHARE = 20, 16
+SHARE = 16
 
 
 @dataclass(frozen=True)
@@ -141,43 +141,22 @@ class DuoModel(nn.Module):
             yield from self._below(after, (*route, choice), text, earlier, following)
 
 
-class DuoTrainer(Checkpointed):
+class DuoTrainer(RowTrainer):
     """All weights under random routes; or, with `routers`, the routers alone, the model frozen."""
 
     command = "duo"
+    plan: DuoPlan
 
     def __init__(
         self, model: DuoModel, files: list[Path], encode: Encode, plan: DuoPlan, routers: bool = False
     ) -> None:
-        torch.set_num_threads(plan.threads)
-        self.model, self.plan, self.steps, self.spent, self.routers = model, plan, 0, 0.0, routers
-        self.weights = {name: w for name, w in model.named_parameters() if ("router" in name) is routers}
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers = (self.optimizer,)
-        self.stream = TokenStream(files, encode, plan.length, plan.seed, Place())
-        self.held = self.stream.held()
-        if not self.held:
-            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+        super().__init__(files, encode, plan)
+        self.model, self.routers = model, routers
+        self.optimize({name: w for name, w in model.named_parameters() if ("router" in name) is routers})
 
-    @property
-    def place(self) -> Place:
-        return self.stream.place
-
-    def step(self, progress: float) -> float:
-        """One update -> its mean loss a token."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
-        draw, total = random.Random(f"{self.plan.seed} {self.steps}"), 0.0
-        self.optimizer.zero_grad()
-        for _ in range(self.plan.batch):
-            row = torch.tensor(next(self.stream))
-            loss = (self.router_loss(row, progress) if self.routers else self.loss(row, draw)) / self.plan.batch
-            loss.backward()
-            total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
-        self.optimizer.step()
-        self.steps += 1
-        return total
+    def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
+        ids = torch.tensor(row)
+        return self.router_loss(ids, progress) if self.routers else self.loss(ids, draw)
 
     def loss(self, row: Tensor, draw: random.Random) -> Tensor:
         """row [T + 1]: each token of it in each layer by either network."""

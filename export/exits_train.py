@@ -25,12 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.errors import UsageError
-from edgedec.export.checkpointing import Checkpointed
-from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.exits_data import Encode
 from edgedec.export.exits_model import Early
+from edgedec.export.row_training import RowTrainer
 
-WARMUP, SAVE_EVERY = 20, 300.0  # updates, seconds
+SAVE_EVERY = 300.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -80,44 +79,19 @@ def shares(exits: list[int], n_layers: int, early: float) -> dict[int, float]:
     return {e: weight / total for e, weight in weights.items()}
 
 
-class ExitTrainer(Checkpointed):
-    """A model in training: AdamW on all its weights, a stream of rows, a checkpoint."""
+class ExitTrainer(RowTrainer):
+    """A model in training, with all its weights."""
 
     command = "train-exits"
+    plan: ExitPlan
 
     def __init__(self, early: Early, files: list[Path], encode: Encode, plan: ExitPlan) -> None:
-        torch.set_num_threads(plan.threads)
-        self.early, self.plan, self.steps, self.spent = early, plan, 0, 0.0
-        self.weights = dict(early.model.named_parameters())
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers = (self.optimizer,)
-        self.stream = TokenStream(files, encode, plan.length, plan.seed, Place())
-        self.held = self.stream.held()
-        if not self.held:
-            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+        super().__init__(files, encode, plan)
+        self.early = early
+        self.optimize(dict(early.model.named_parameters()))
 
-    @property
-    def place(self) -> Place:
-        return self.stream.place
-
-    def step(self, progress: float) -> float:
-        """One update -> its mean loss a token."""
-        plan = self.plan
-        for group in self.optimizer.param_groups:
-            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
-        draw, total = random.Random(f"{plan.seed} {self.steps}"), 0.0
-        self.optimizer.zero_grad()
-        for _ in range(plan.batch):
-            loss = self.loss(torch.tensor(next(self.stream)), draw) / plan.batch
-            loss.backward()
-            total += float(loss.detach())
-        for w in self.weights.values():
-            if w.grad is None:  # of layers that no row of this update ran; their moments go on, as a checkpoint has it
-                w.grad = torch.zeros_like(w)
-        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
-        self.optimizer.step()
-        self.steps += 1
-        return total
+    def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
+        return self.loss(torch.tensor(row), draw)
 
     def loss(self, row: Tensor, draw: random.Random) -> Tensor:
         """row [T + 1] -> the weighted mean loss of the whole model and of this update's exits."""

@@ -50,11 +50,10 @@ def diffusion_loop(
     facts: DiffusionFacts,
     stats: Stats,
     counts: PassCounts,
-    eos: frozenset[int] = frozenset(),
-    capabilities: Capabilities | None = None,
+    eos: frozenset[int],
+    capabilities: Capabilities,
 ) -> DecodeLoop:
     """Generate tokens after `context.ids`, a block at a time."""
-    assert capabilities is not None
     text = DiffusionText(context, config, methods, facts, stats, counts, eos, capabilities)
     with text.attached():
         while not text.ended():

@@ -70,7 +70,8 @@ class Chosen:
                     f"{host.facts.context}"
                 )
             needs = family.facts(name).needs
-            if needs and needs.split("=")[1] != dict(self.choices)[needs.split("=")[0]].name:
+            other, _, method = needs.partition("=")
+            if needs and dict(self.choices)[other].name != method:
                 raise UsageError(f"{FLAG} {seam}={name}: goes with {needs} only; give it too")
             made[seam] = family.make(name, host, options)
         entropy = any(SEAMS[seam].facts(choice.name).entropy for seam, choice in self.choices)

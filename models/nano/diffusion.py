@@ -134,9 +134,9 @@ class Training:
         args, total = self.args, self.args.minutes * 60
         stories, tok = finetune.prepared(args.text, args.work)
         held = data.encode(tok, stories.held_real[:64])
-        feed, then, told, sums = batches(args), time.time(), time.time(), torch.zeros(2)
-        next(feed)
-        then = kept = time.time()
+        feed = batches(args)
+        next(feed)  # the time begins when there is something to learn
+        then = told = kept = time.time()
         while self.spent < total:
             progress = self.spent / total
             loss, filled, known = self.kind.loss(next(feed).to(args.device), progress)
@@ -152,12 +152,10 @@ class Training:
                     self.mean[name].lerp_(w.detach(), 1 - keep)
             now = time.time()
             self.spent, then = self.spent + now - then, now
-            if self.optimizer.steps % 50 == 0:
-                sums = torch.tensor([float(filled), float(known)])
             if now - told > args.every:
                 told = now
-                self.say(f"step {self.optimizer.steps} min {self.spent / 60:.2f} masks {sums[0]:.4f} "
-                         f"own {sums[1]:.4f} rate {rate:.3f}")  # fmt: skip
+                self.say(f"step {self.optimizer.steps} min {self.spent / 60:.2f} masks {float(filled):.4f} "
+                         f"own {float(known):.4f} rate {rate:.3f}")  # fmt: skip
             if now - kept > 10 * args.every:
                 self.report(held)
                 self.save()

@@ -1,0 +1,79 @@
+"""Training on rows of a text with AdamW: what trainings of exits, routes and coprocessors share."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from edgedec.errors import UsageError
+from edgedec.export.checkpointing import Checkpointed
+from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.training_loop import TrainingLimits
+
+WARMUP = 20  # updates
+
+
+class RowPlan(TrainingLimits, Protocol):
+    """rate: the learning rate at its highest; batch: rows of `length` tokens in an update."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+
+
+class RowTrainer(Checkpointed):
+    """held: rows that are never trained on, of more than `least` tokens. `optimize` says which weights are trained,
+    `row_loss` what a row costs."""
+
+    plan: RowPlan
+
+    def __init__(self, files: list[Path], encode: Encode, plan: RowPlan, length: int = 0, least: int = 0) -> None:
+        torch.set_num_threads(plan.threads)
+        self.plan, self.steps, self.spent = plan, 0, 0.0
+        self.stream = TokenStream(files, encode, length or plan.length, plan.seed, Place())
+        self.held = [row for row in self.stream.held() if len(row) > least]
+        if not self.held:
+            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+
+    def optimize(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+        rate = self.plan.rate
+        self.optimizer = torch.optim.AdamW(weights.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers = (self.optimizer,)
+
+    @property
+    def place(self) -> Place:
+        return self.stream.place
+
+    def step(self, progress: float) -> float:
+        """One update -> its mean loss a token."""
+        plan, total, draw = self.plan, 0.0, random.Random(f"{self.plan.seed} {self.steps}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+        self.optimizer.zero_grad()
+        for _ in range(plan.batch):
+            loss = self.row_loss(next(self.stream), draw, progress) / plan.batch
+            loss.backward()
+            total += float(loss.detach())
+        for w in self.weights.values():
+            if w.grad is None:  # of what no row of this update ran; its moments go on, as a checkpoint has it
+                w.grad = torch.zeros_like(w)
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        self.optimizer.step()
+        self.steps += 1
+        return total
+
+    def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
+        """The loss of a row of tokens; `draw`: the numbers of this update."""
+        raise NotImplementedError
