@@ -260,3 +260,13 @@ def test_states_of_llama_cpp_that_are_saved_in_another_way() -> None:
         wrong[at] = value
         with pytest.raises(EdgedecError, match="in another way"):
             list(stretched(wrong, 7))
+
+
+def test_quality_is_measured_where_the_model_is_the_trained_one() -> None:
+    """A padded model writes the same text, so that its cost is asked for alone unless tasks are named."""
+    from edgedec.bench.cache_quality import TASKS
+    from edgedec.cli.bench.cache import QualityFlags
+
+    assert QualityFlags().chosen("smollm-135m") == []
+    assert QualityFlags().chosen(None) == list(TASKS)
+    assert QualityFlags(tasks=next(iter(TASKS))).chosen("smollm-135m") == [next(iter(TASKS))]
