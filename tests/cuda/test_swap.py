@@ -138,7 +138,8 @@ def test_a_server_does_not_start_where_one_text_does_not_fit(nano: Path, monkeyp
         opening.only(str(nano), [], ServerLimits())
     assert opening.only(str(nano), [], ServerLimits(context=192))[1].context == 192
     for context, fits in ((192, True), (193, False)):
-        (source,) = opening.folder(nano.parent, None, [], ServerLimits(context=context))
+        sources = opening.folder(nano.parent, None, [], ServerLimits(context=context))
+        (source,) = (one for one in sources if one.name == "nano")
         if fits:
             source.open()
         else:
