@@ -7,11 +7,10 @@ the finished bundle with (`parity`).
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.locate import is_gguf
 from edgedec.bundle.manifest import Text, WeightFormat, WeightLayout
-from edgedec.cache.host import HostCache
 from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
@@ -29,9 +27,9 @@ from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
-from edgedec.export.kv_heads import SmallerHeads, smaller
+from edgedec.export.float_run import FloatRun
+from edgedec.export.kv_heads import Heads, SmallerHeads, check_heads
 from edgedec.export.kv_heads_text import smaller_heads
-from edgedec.export.layers import through_layer
 from edgedec.export.opening import open_source
 from edgedec.export.parity import check_parity, parity
 from edgedec.export.weights import Kept, format_of
@@ -39,9 +37,6 @@ from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales,
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.models import Source
 from edgedec.models.drafts import known_kind
-from edgedec.runtime import Rows
-from edgedec.runtime.long_ropes import with_long_ropes
-from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
 from edgedec.storage.files import replacing_folder
 from edgedec.text.tokenizer import Tokenizer
@@ -61,7 +56,8 @@ class ExportOptions:
     formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
     everywhere. runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put
     in, their matrices in the format draft_weights, or as the model's. kv_heads: key and value heads of each attention
-    block, fewer than the checkpoint has; 0: as many."""
+    block, fewer than the checkpoint has, or the share of all heads; 0: as many. recover: minutes of training after
+    that, on the calibration text."""
 
     weights: str | None = None
     head: str | None = None
@@ -78,7 +74,8 @@ class ExportOptions:
     runtimes: tuple[str, ...] | None = None
     drafts: tuple[str, ...] = ()
     draft_weights: str | None = None
-    kv_heads: int = 0
+    kv_heads: Heads = 0
+    recover: float = 0.0
 
     def __post_init__(self) -> None:
         for flag, value in (("weights", self.weights), ("head", self.head), ("embed", self.embed)):
@@ -88,6 +85,8 @@ class ExportOptions:
             raise UsageError(f"--block {self.block}: must be 32, 64 or 128")
         if not self.kv or len(set(self.kv)) != len(self.kv) or not set(self.kv) <= set(KV_FORMATS):
             raise UsageError(f"--kv {','.join(self.kv)}: must name some of {', '.join(KV_FORMATS)}, each once")
+        if self.recover and not (self.kv_heads and self.calibrate):
+            raise UsageError("--recover: trains what --kv-heads changed, on a text; give --kv-heads and --calibrate")
         if self.target not in LAYOUTS:
             raise UsageError(f"--target {self.target}: must be one of {', '.join(LAYOUTS)}")
 
@@ -151,7 +150,7 @@ class _Export:
             self.parts["head"] = self.parts["embed"]
         self.spec = self.whole = spec.check("config.json")
         if options.kv_heads:
-            self.spec = smaller(spec, options.kv_heads)
+            check_heads(spec, options.kv_heads)
         self.heads: SmallerHeads | None = None
         choose(self.spec, options.runtimes)
         self.kept = {name: kept for name in self.spec.tensors() if (kept := self._kept(name))}
@@ -161,10 +160,12 @@ class _Export:
         texts, o = self._texts(text), self.options
         if o.kv_heads:
             self.heads = smaller_heads(self.whole, o.kv_heads, self._read_whole, texts["calibration"][0])
-        floats = _FloatRun(self.spec, self._read, texts)
+            self.spec = self.heads.spec
+        recovered = {"recovered": self._recover(self.heads, text)} if self.heads and o.recover else {}
+        floats = FloatRun(self.spec, self._read, texts)
         said, own = self.source.said(self.parts, self.kept), self._own_formats()
         if o.kv_heads:
-            said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]}
+            said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
         of, facts = (self.name, self.spec, text, self.formats), diffusion_facts(self.source.config, self.spec)
         contents = Contents(*of, o.block, o.kv, LAYOUTS[o.target], o.runtimes, said, own, diffusion=facts)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
@@ -177,7 +178,7 @@ class _Export:
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
-    def _fill(self, add: Add, floats: _FloatRun) -> Scales:
+    def _fill(self, add: Add, floats: FloatRun) -> Scales:
         """Write all tensors, and run the float model a layer at a time for the cache scales."""
         spec, scales = self.spec, {kv: list[NDArray[np.float32]]() for kv in self.options.kv if kv in ("int8", "int4")}
         self._add(add, ["embed"])
@@ -214,9 +215,19 @@ class _Export:
         """Rows of the checkpoint, before any reduction of heads."""
         return self.source.read(self.parts[name], start, stop)
 
+    def _recover(self, heads: SmallerHeads, text: Text) -> dict[str, Any]:
+        from edgedec.export.recovery import RecoveryPlan, recover  # torch
+        from edgedec.runtime.registry import available_cores
+
+        if text.tokenizer is None or self.options.calibrate is None:
+            raise UsageError("--recover: the checkpoint has no tokenizer to read the text with")
+        plan = RecoveryPlan(minutes=self.options.recover, threads=self.options.threads or available_cores())
+        encode = Tokenizer.load(self.folder / text.tokenizer).encode
+        return recover(heads, self._read_whole, [self.options.calibrate], encode, plan, self.progress)
+
     def _whole_logits(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Logits of the checkpoint with all its heads, computed a layer at a time."""
-        floats = _FloatRun(self.whole, self._read_whole, {"parity": (ids, "")})
+        floats = FloatRun(self.whole, self._read_whole, {"parity": (ids, "")})
         for layer in range(self.whole.n_layers):
             floats.layer(layer)
         return floats.logits("parity")
@@ -267,34 +278,3 @@ class _Export:
             if len(ids) < 2 or ids.max() >= self.spec.vocab_size:
                 raise UsageError(f"--calibrate {path}: fewer than two tokens, or tokens outside the vocabulary")
         return found
-
-
-class _FloatRun:
-    """The float model on some texts, a layer at a time."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        read: Callable[[str, int, int], NDArray[np.float32]],
-        texts: dict[str, tuple[NDArray[np.int64], str]],
-    ) -> None:
-        # Reference in all but the ropes of long texts.
-        self._runtime = cast(Reference, with_long_ropes(Reference(spec, read)))
-        self._ids = {purpose: ids for purpose, (ids, _) in texts.items()}
-        self._caches: dict[str, HostCache] = {p: self._runtime.new_cache(len(ids)) for p, ids in self._ids.items()}
-        self._hidden = {p: self._runtime.embed(Rows.chain(ids, 0)) for p, ids in self._ids.items()}
-
-    def layer(self, i: int) -> None:
-        """Take all texts through layer i."""
-        chunk = self._runtime.capabilities.prefill_chunk
-        for purpose, ids in self._ids.items():
-            cache, hidden = self._caches[purpose], self._hidden[purpose]
-            self._hidden[purpose] = through_layer(self._runtime, cache, hidden, ids, i, chunk)
-
-    def kept(self, b: int) -> NDArray[np.float32]:
-        """Keys and values [2, n_kv_heads, n, head_dim] of attention block b on the calibration text."""
-        kept: NDArray[np.float32] = self._caches["calibration"].data(b)[:, :, : len(self._ids["calibration"])]
-        return kept
-
-    def logits(self, purpose: str) -> NDArray[np.float32]:
-        return self._runtime.head(self._hidden[purpose])

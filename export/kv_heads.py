@@ -1,7 +1,8 @@
 """Fewer key and value heads than a checkpoint has, by low rank: `export --kv-heads N`.
 
 After Effectively Compress KV Heads for LLM: the best combination of a group's heads is computed from the caches of
-calibration text and folded into the weights. The result is an ordinary model with grouped queries.
+calibration text and folded into the weights. The result is an ordinary model with grouped queries. Rests on the
+abstract and on summaries by others; how heads are grouped, and how blocks share a budget, is our own.
 
 * Values: of the group's v_1 ... v_t (t * d numbers) the d combinations c that keep most of what reaches the hidden
   state; W_v becomes that of c, W_o of each query head what brings its v back from c.
@@ -17,9 +18,9 @@ their keys and values, the best first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from edgedec.spec import Attention, ModelSpec
 
 Array = NDArray[np.float64]
 Read = Callable[[str, int, int], NDArray[np.float32]]
+# Of each attention block, or a share of all.
+Heads = int | float
 # So many ways to make groups are tried; beyond that neighbours are grouped.
 _TRIES = 2000
 
@@ -47,22 +50,37 @@ class Folding:
     outputs: Array
 
 
-def smaller(spec: ModelSpec, heads: int) -> ModelSpec:
-    """The model with so many key and value heads in each attention block. UsageError where that cannot be."""
+def check_heads(spec: ModelSpec, heads: Heads) -> None:
+    """UsageError where a model cannot have so many key and value heads in each attention block."""
+    if not spec.attention:
+        raise UsageError("--kv-heads: the model has no attention")
+    if isinstance(heads, float) and not 0 < heads < 1:
+        raise UsageError(f"--kv-heads {heads:.0%}: must be more than 0% and less than 100%")
     for b, block in spec.attention.items():
-        if heads >= block.n_kv_heads or block.n_kv_heads % heads:
+        if isinstance(heads, int) and (heads >= block.n_kv_heads or block.n_kv_heads % heads):
             raise UsageError(
                 f"--kv-heads {heads}: block {b} has {block.n_kv_heads} key and value heads; choose a divisor of them"
             )
         if block.qk_norm != "none":
             raise UsageError(f"--kv-heads: block {b} norms its keys, and no combination of heads passes a norm")
-    if not spec.attention:
-        raise UsageError("--kv-heads: the model has no attention")
-    layers = tuple(
-        tuple(replace(block, n_kv_heads=heads) if isinstance(block, Attention) else block for block in layer)
-        for layer in spec.layers
+    if isinstance(heads, float) and budget(spec, heads) < len(spec.attention):
+        least = len(spec.attention) / sum(block.n_kv_heads for block in spec.attention.values())
+        raise UsageError(f"--kv-heads {heads:.0%}: each attention block needs one head; give {least:.0%} or more")
+
+
+def budget(spec: ModelSpec, share: float) -> int:
+    """How many heads of the attention blocks together a share of them is."""
+    return int(share * sum(block.n_kv_heads for block in spec.attention.values()) + 1e-6)
+
+
+def smaller(spec: ModelSpec, heads: Mapping[int, int]) -> ModelSpec:
+    """The model with so many key and value heads in these attention blocks."""
+    changed = {b: replace(spec.attention[b], n_kv_heads=n) for b, n in heads.items()}
+    blocks, ends = (
+        [changed.get(b, block) for b, block in enumerate(spec.blocks)],
+        [0, *accumulate(map(len, spec.layers))],
     )
-    return replace(spec, layers=layers)
+    return replace(spec, layers=tuple(tuple(blocks[at:end]) for at, end in pairwise(ends)))
 
 
 def fold(
@@ -211,38 +229,45 @@ def _ways(n: int, t: int) -> int:
 
 
 class SmallerHeads:
-    """A model's weights with fewer key and value heads, block by block: `read` gives its tensors."""
+    """A model's weights with fewer key and value heads in some blocks, `heads`: `read` gives its tensors."""
 
-    def __init__(self, spec: ModelSpec, heads: int, read: Read) -> None:
+    def __init__(self, spec: ModelSpec, heads: Mapping[int, int], read: Read) -> None:
         self.old, self.spec, self._heads, self._inner = spec, smaller(spec, heads), heads, read
-        self._foldings: dict[int, Folding] = {}
+        self.foldings: dict[int, Folding] = {}
+        self._own: dict[str, NDArray[np.float32]] = {}
         self._last: tuple[str, NDArray[np.float32]] = ("", np.zeros(0, np.float32))
 
     def learn(self, b: int, caches: NDArray[np.float32], queries: NDArray[np.float32]) -> None:
         """Choose what becomes of attention block b from the caches and queries of a text."""
         output = self._whole(f"blocks.{b}.o")
-        self._foldings[b] = fold(self.old, b, self._heads, caches, queries, output)
+        self.foldings[b] = fold(self.old, b, self._heads[b], caches, queries, output)
 
     def pool(self, b: int) -> None:
         """Let attention block b have the means of neighbouring heads, to compare with."""
-        self._foldings[b] = mean_pooling(self.old.attention[b], self._heads)
+        self.foldings[b] = mean_pooling(self.old.attention[b], self._heads[b])
 
     def changes(self, name: str) -> bool:
         """Whether this tensor differs from the checkpoint's."""
         block, part = _place(name)
-        return block in self.old.attention and part in ("qkv", "qkv_bias", "o")
+        return block in self._heads and part in ("qkv", "qkv_bias", "o")
 
     def read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """Rows of a tensor of the smaller model."""
+        if name in self._own:
+            return self._own[name][start:stop]
         if not self.changes(name):
             return self._inner(name, start, stop)
         if self._last[0] != name:
             self._last = name, self._folded(name)
         return self._last[1][start:stop]
 
+    def put(self, name: str, tensor: NDArray[np.float32]) -> None:
+        """Take a tensor that was trained."""
+        self._own[name] = tensor
+
     def _folded(self, name: str) -> NDArray[np.float32]:
         b, part = _place(name)
-        block, folding, whole = self.old.attention[b], self._foldings[b], self._whole(name).astype(np.float64)
+        block, folding, whole = self.old.attention[b], self.foldings[b], self._whole(name).astype(np.float64)
         if part == "o":
             return fold_o(block, folding, whole).astype(np.float32)
         made = fold_qkv(block, folding, whole.reshape(len(whole), -1)).astype(np.float32)

@@ -95,11 +95,19 @@ class DraftFlags:
         typer.Option(metavar="PATH", show_default=False, help="A draft checkpoint to put in; may be repeated."),
     ] = None
     kv_heads: Annotated[
-        int,
+        str,
         typer.Option(
-            "--kv-heads", min=0, show_default=False, help="Fewer key and value heads, by low rank (changes the model)."
+            metavar="N|P%",
+            show_default=False,
+            help="Fewer key and value heads, by low rank: N in each layer, or a share of all (changes the model).",
         ),
-    ] = 0
+    ] = ""
+    recover: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="MINUTES", show_default=False, help="Train so long after --kv-heads, on --calibrate's text."
+        ),
+    ] = 0.0
     draft_weights: Annotated[
         o.Weights | None,
         typer.Option(show_default=False, help="Format of a draft's matrices; the model's by default."),
@@ -108,7 +116,16 @@ class DraftFlags:
     def options(self) -> dict[str, Any]:
         """As fields of `ExportOptions`."""
         weights = self.draft_weights and self.draft_weights.value
-        return {"drafts": tuple(self.draft or ()), "kv_heads": self.kv_heads, "draft_weights": weights}
+        own = {"kv_heads": _heads(self.kv_heads), "recover": self.recover, "draft_weights": weights}
+        return {"drafts": tuple(self.draft or ())} | own
+
+
+def _heads(text: str) -> int | float:
+    """ "2" heads of each layer, or "50%" of all."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else int(text or 0)
+    except ValueError:
+        raise typer.BadParameter(f"--kv-heads {text}: give a number, or a share as 50%") from None
 
 
 @app.command()
@@ -165,7 +182,8 @@ def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> 
     """Export through optimum; flags that the graph of another program has no place for are refused."""
     from edgedec.cli.import_ import show_imported
 
-    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes", "draft", "kv_heads"):
+    formats = ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes")
+    for name in (*formats, "draft", "kv_heads", "recover"):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             flag = "for" if name == "runtimes" else name.replace("_", "-")

@@ -87,7 +87,7 @@ class Rule:
 SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_model_opening", "_replicas"))
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
-    *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing", "duo", "row_training"),
+    *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing", "duo", "row_training", "recovery"),
 )
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (

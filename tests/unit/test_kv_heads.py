@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import edgedec
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.export.kv_heads import smaller
-from edgedec.export.kv_heads_text import smaller_heads
+from edgedec.export.kv_heads import budget, check_heads, smaller
+from edgedec.export.kv_heads_text import share_out, smaller_heads
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.runtime import ALL_LOGITS, Call, Rows, forward_one
+from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference, _Widened
 from edgedec.spec import Attention, ModelSpec
 from edgedec.text.tokenizer import Tokenizer
@@ -72,7 +73,7 @@ def test_heads_that_depend_on_each_other_are_one_without_loss() -> None:
     assert any(2 * len(spec.ropes[block.rope].inv_freq) < 10 for block in spec.attention.values() if block.rope == 1)
     read = dependent(spec, 3)
     found = smaller_heads(spec, 2, read, IDS)
-    assert {folding.groups for folding in found._foldings.values()} == {((0, 2), (1, 3))}
+    assert {folding.groups for folding in found.foldings.values()} == {((0, 2), (1, 3))}
     assert [block.n_kv_heads for block in found.spec.attention.values()] == [2, 2, 2]
     whole, few = logits(spec, read), logits(found.spec, found.read)
     assert np.abs(whole - few).max() < 1e-3 * whole.std()
@@ -95,9 +96,73 @@ def test_what_cannot_be_is_named() -> None:
     spec = four_heads()
     for heads, says in ((4, "has 4 key and value heads"), (3, "choose a divisor"), (8, "choose a divisor")):
         with pytest.raises(UsageError, match=says):
-            smaller(spec, heads)
+            check_heads(spec, heads)
     with pytest.raises(UsageError, match="norms its keys"):
-        smaller(ODD["all"], 1)
+        check_heads(ODD["all"], 1)
+    for share, says in ((0.2, "each attention block needs one head; give 25% or more"), (1.5, "150%: must be more")):
+        with pytest.raises(UsageError, match=says):
+            check_heads(spec, share)
+    check_heads(spec, 0.25)
+
+
+def test_a_budget_is_shared_out_by_what_is_lost() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        errors = {b: {n: float(rng.random()) for n in (1, 2, 3, 6)} for b in (0, 2, 5)}
+        heads = int(rng.integers(3, 19))
+        ways = [way for way in product((1, 2, 3, 6), repeat=3) if sum(way) <= heads]
+        best = min(ways, key=lambda way: sum(errors[b][n] for b, n in zip(errors, way, strict=True)))
+        assert share_out(errors, heads) == dict(zip(errors, best, strict=True))
+
+
+def test_a_share_goes_where_heads_do_not_depend_on_each_other() -> None:
+    """Blocks whose four heads are two lose two of them before the others lose any."""
+    spec = four_heads()
+    halves, whole = dependent(spec, 3), random_weights(spec, 3)
+    first, *others = spec.attention
+
+    def read(name: str, start: int, stop: int) -> Any:
+        return whole(name)[start:stop] if name.startswith(f"blocks.{first}.") else halves(name, start, stop)
+
+    assert (len(spec.attention), budget(spec, 0.67)) == (3, 8)
+    found = smaller_heads(spec, 0.67, read, IDS)
+    assert {b: block.n_kv_heads for b, block in found.spec.attention.items()} == {first: 4, others[0]: 2, others[1]: 2}
+    assert not found.changes(f"blocks.{first}.o")
+    assert np.abs(logits(spec, read) - logits(found.spec, found.read)).max() < 1e-3 * logits(spec, read).std()
+    uniform = smaller_heads(spec, 2, read, IDS)
+    assert np.abs(logits(spec, read) - logits(uniform.spec, uniform.read)).max() > 0.05 * logits(spec, read).std()
+
+
+def test_every_block_is_weighed_by_what_only_it_loses() -> None:
+    """With half of the heads, the blocks chosen lose least of all ways, each error computed by a whole model."""
+    spec = four_heads()
+    whole = random_weights(spec, 1)
+    read = lambda name, start, stop: whole(name)[start:stop]  # noqa: E731
+    errors: dict[int, dict[int, float]] = {}
+    for b in spec.attention:
+        errors[b] = {4: 0.0}
+        for n in (1, 2):
+            one = smaller_heads(spec, n, read, IDS)
+            for other in [a for a in spec.attention if a != b]:
+                del one.foldings[other]
+            runtime = Reference(smaller(spec, {b: n}), only(b, one.read, read))
+            outs = [hidden_after(model, b) for model in (Reference(spec, read), runtime)]
+            errors[b][n] = float(np.square(outs[1] - outs[0]).sum() / np.square(outs[0]).sum())
+    for share in (0.5, 0.75, 0.34):
+        found = smaller_heads(spec, share, read, IDS)
+        heads = {b: block.n_kv_heads for b, block in found.spec.attention.items()}
+        assert heads == share_out(errors, budget(spec, share))
+
+
+def only(b: int, changed: Any, read: Any) -> Any:
+    """Block b's tensors of a changed model, the others as they were."""
+    return lambda name, *rows: (changed if name.startswith(f"blocks.{b}.") else read)(name, *rows)
+
+
+def hidden_after(runtime: Reference, b: int) -> Any:
+    """The state after block b of a text."""
+    call = Call(Rows.chain(IDS, 0), runtime.new_cache(len(IDS)), outputs=Outputs(hidden=(b,)))
+    return forward_one(runtime, call).hidden[b].astype(np.float64)
 
 
 @pytest.mark.parametrize("weights", ["f32", "int4"])
