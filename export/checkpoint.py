@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle.advice import advice
-from edgedec.bundle.manifest import Text, WeightFormat
+from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
+from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
@@ -69,6 +70,10 @@ class Checkpoint:
         found = model.weights(spec, self.config)
         self.check(found, spec, (*model.FACTS.ignored, *mtp_tensors(self.config)))
         return found
+
+    def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:
+        """How it is decoded if it is a diffusion model."""
+        return diffusion_facts(self.config, spec, self.folder)
 
     def copy_text(self, target: Path) -> Text:
         """Write the tokenizer into `target`; returns the manifest's text facts."""

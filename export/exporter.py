@@ -22,7 +22,6 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
 from edgedec.export.checkpoint import Checkpoint
-from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
@@ -166,8 +165,8 @@ class _Export:
         said, own = self.source.said(self.parts, self.kept), self._own_formats()
         if o.kv_heads:
             said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
-        of, facts = (self.name, self.spec, text, self.formats), diffusion_facts(self.source.config, self.spec)
-        contents = Contents(*of, o.block, o.kv, LAYOUTS[o.target], o.runtimes, said, own, diffusion=facts)
+        of, fills = (self.name, self.spec, text, self.formats), self.source.diffusion(self.spec)
+        contents = Contents(*of, o.block, o.kv, LAYOUTS[o.target], o.runtimes, said, own, diffusion=fills)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
             ids, what = texts["parity"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models._kinds import decoder, kind
@@ -37,14 +37,30 @@ Source = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
+class Fills:
+    """How the authors of a diffusion language model decode it (`DiffusionFacts` of the manifest). block: their usual
+    size; block_key: the config's entry for another; mask: the token in their code, where neither config nor tokenizer
+    names one."""
+
+    shift: bool
+    context: Literal["causal", "block", "full"]
+    block: int
+    block_key: str = ""
+    mask: int | None = None
+
+
+@dataclass(frozen=True)
 class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
-    need."""
+    need; diffusion: of a diffusion language model."""
 
     ignored: tuple[str, ...] = ()
+    diffusion: Fills | None = None
 
 
-FAMILY = Family("edgedec.models", "model_type", facts=ArchitectureFacts, error=CheckpointError)
+# Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.
+_ALIASES = {"Dream": "dream", "Fast_dLLM_Qwen": "fast_dllm_qwen", "lladamoe": "llada_moe"}
+FAMILY = Family("edgedec.models", "model_type", facts=ArchitectureFacts, error=CheckpointError, aliases=_ALIASES)
 
 
 class Architecture(Protocol):
@@ -64,6 +80,8 @@ class Architecture(Protocol):
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """The architecture file for `config["model_type"]`."""
     name = config.get("model_type")
+    if name == "llada" and config.get("num_experts"):
+        name = "llada_moe"  # as its authors publish it
     if not isinstance(name, str):
         raise CheckpointError(f"config.json: model_type must be a string, found {name!r}")
     if name not in FAMILY:

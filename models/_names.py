@@ -46,10 +46,12 @@ def named(
     *,
     outer: Mapping[str, str] = OUTER,
     prefix: str = "",
+    layers: str = "model.layers.",
     norm_add: float = 0.0,
     times: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Source]:
-    """Every tensor of `spec` by `outer` and, within a layer, by `names`. times: factors by the name of a tensor.
+    """Every tensor of `spec` by `outer` and, within a layer, by `names`. layers: what the name of a layer begins with;
+    times: factors by the name of a tensor.
 
     "blocks.7.gate_up" -> model.layers.3.mlp.gate_proj.weight over model.layers.3.mlp.up_proj.weight
     """
@@ -63,7 +65,7 @@ def named(
 
     found = {name: changed((Part(outer[name]),), name, prefix) for name in spec.tensors() if name in outer}
     for b, block in enumerate(spec.blocks):
-        where = f"{prefix}model.layers.{spec.layer_of(b)}."
+        where = f"{prefix}{layers}{spec.layer_of(b)}."
         for tensor in block.tensors(spec.hidden_size):
             found[f"blocks.{b}.{tensor}"] = changed(_parts(block, names[block.kind][tensor]), tensor, where)
     return found

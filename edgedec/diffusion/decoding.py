@@ -52,7 +52,7 @@ class DiffusionDecoding:
         host = DiffusionHost(
             facts, model.runtime.capabilities, lambda: newlines(model), model.eos, partial(special, model)
         )
-        found = cls(facts, parse_diffusion(words, facts.context), host)
+        found = cls(facts, parse_diffusion(words, facts.context, facts.shift), host)
         found.chosen.make(host)  # an invalid choice fails here, not at the first text
         return found
 

@@ -82,8 +82,9 @@ def _given(options: dict[str, Any]) -> str:
     return "".join(f"{':' if not i else ','}{key}={value}" for i, (key, value) in enumerate(options.items()))
 
 
-def parse_diffusion(words: str, context: str) -> Chosen:
-    """The methods that words name for a model of a context; those that are not named are the defaults.
+def parse_diffusion(words: str, context: str, shift: bool = True) -> Chosen:
+    """The methods that words name for a model of a context; those that are not named are the defaults. shift: of the
+    model's facts; a causal model without it was trained on reordered rows (WeDLM), and is decoded so.
 
     >>> parse_diffusion("schedule=threshold:p=0.8,steps=4", "causal").words
     'schedule=threshold:p=0.8,blocks=fixed,keep=block,ends=first,verify=none,steps=4'
@@ -96,6 +97,8 @@ def parse_diffusion(words: str, context: str) -> Chosen:
         "ends": "first",
         "verify": "none",
     }
+    if context == "causal" and not shift and given.get("keep", "reorder") == "reorder":
+        defaults |= {"schedule": "entropy", "blocks": "sliding", "keep": "reorder"}
     return Chosen(tuple((seam, _choice(seam, given.get(seam, defaults[seam]))) for seam in SEAMS), steps)
 
 

@@ -2,6 +2,9 @@
 
 router: "softmax" weighs all experts and takes the k likeliest; "softmax_topk" takes the k largest logits and weighs
 these; "sigmoid" weighs each by itself and chooses by weight + router_bias. `normalize`: weights of the chosen sum to 1.
+
+Group-limited choice (DeepSeek-V3, LLaDA2): the experts are in `groups` of equal size, in order; a row's are chosen from
+the `top_groups` groups whose two best experts have the largest sum.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require
 
 # An expert is whole groups of the packed layout.
 LANES = 16
+# The experts of a group by whose scores it is judged.
+_JUDGED = 2
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Moe:
     normalize: bool = True
     scale: float = 1.0
     router_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
     shared_size: int = 0
     shared_gate: bool = False
     activation: Activation = "silu"
@@ -64,7 +71,22 @@ class Moe:
             raise BundleCorrupt(f"{where}.top_k: {self.top_k} of {self.n_experts} experts")
         if self.router_bias and self.router != "sigmoid":
             raise BundleCorrupt(f"{where}.router_bias: only a sigmoid router has one")
+        self._check_groups(where)
         if self.shared_gate and not self.shared_size:
             raise BundleCorrupt(f"{where}.shared_gate: there is no shared expert")
         if 2 * self.inner_size % LANES:
             raise BundleCorrupt(f"{where}.inner_size: twice {self.inner_size} is not a multiple of {LANES}")
+
+    def _check_groups(self, where: str) -> None:
+        require_sizes(where, {"groups": self.groups, "top_groups": self.top_groups})
+        if self.groups == 1 and self.top_groups == 1:
+            return
+        size, rest = divmod(self.n_experts, self.groups)
+        if self.router != "sigmoid":
+            raise BundleCorrupt(f"{where}.groups: only a sigmoid router has them")
+        if rest or size < _JUDGED:
+            raise BundleCorrupt(f"{where}.groups: {self.n_experts} experts are not {self.groups} groups of 2 or more")
+        if self.top_groups > self.groups or self.top_k > self.top_groups * size:
+            raise BundleCorrupt(
+                f"{where}.top_groups: {self.top_groups} of {self.groups} do not give {self.top_k} experts"
+            )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedec.bundle.manifest import Text, WeightFormat
+from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.gguf.config import PAIRED, config_of, head_dim
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.metadata import GgufFacts
@@ -51,6 +52,9 @@ class GgufCheckpoint(Checkpoint):
         found = named(spec, self.tensors, multipliers(ConfigReader(self.config)) if granite else {})
         self.check(found, spec, IGNORED)
         return found
+
+    def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:
+        return diffusion_facts(self.config, spec, where=str(self.folder))
 
     def copy_text(self, target: Path) -> Text:
         return write_text(self.facts, target)

@@ -33,6 +33,8 @@ def _route(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
     ranked = logits if block.router != "sigmoid" else weights
     if block.router_bias:
         ranked = g.node("Add", [weights, g.vector(f"{p}.router_bias")])
+    if block.groups > 1:
+        ranked = _in_best_groups(g, block, ranked)
     _, experts = g.nodes("TopK", [ranked, ints(g, block.top_k)], [f"{p}.best", f"{p}.experts"], axis=-1)
     source = logits if block.router == "softmax_topk" else weights
     chosen = g.node("GatherElements", [source, experts], axis=-1)
@@ -41,6 +43,17 @@ def _route(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
     if block.normalize:
         chosen = g.node("Div", [chosen, g.node("ReduceSum", [chosen, ints(g, -1)], keepdims=1)])
     return experts, chosen if block.scale == 1.0 else g.node("Mul", [chosen, scalar(g, block.scale)])
+
+
+def _in_best_groups(g: Graph, block: Moe, scores: str) -> str:
+    """scores [n, experts], with -inf for those outside the `top_groups` groups whose two best have the largest sum."""
+    grouped = g.reshaped(scores, [-1, block.groups, block.n_experts // block.groups])
+    best, _ = g.nodes("TopK", [grouped, ints(g, 2)], [f"{scores}.two", f"{scores}.places"], axis=-1)
+    sums = g.node("ReduceSum", [best, ints(g, -1)], keepdims=0)
+    values, chosen = g.nodes("TopK", [sums, ints(g, block.top_groups)], [f"{scores}.sums", f"{scores}.groups"], axis=-1)
+    kept = g.node("ScatterElements", [filled(g, sums, 0.0), chosen, filled(g, values, 1.0)], axis=-1)
+    kept = g.node("Unsqueeze", [g.node("Cast", [kept], to=BOOL), ints(g, -1)])
+    return g.reshaped(g.node("Where", [kept, grouped, scalar(g, -np.inf)]), [-1, block.n_experts])
 
 
 def _tables(g: Graph, logits: str, experts: str, weights: str, p: str) -> tuple[str, str]:

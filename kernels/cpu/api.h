@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 16
+#define ED_ABI 17
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -42,10 +42,11 @@ struct ed_mlp {
 
 // Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down. router 0: softmax over all, then the top_k
 // largest; 1: softmax over the top_k largest logits; 2: sigmoid, where the choice adds router_bias and the weight does not.
+// groups: of experts, 0 or 1: none; the choice is among those of the top_groups whose two best have the largest sum.
 struct ed_moe {
-  int32_t experts, top_k, inner, activation, router, normalize, shared_inner, reserved;
+  int32_t experts, top_k, inner, activation, router, normalize, shared_inner, groups;
   float scale;
-  int32_t reserved2;
+  int32_t top_groups;
   ed_tensor router_weight, gate_up, down, shared_gate_up, shared_down, shared_gate;
   const float* router_bias;
 };

@@ -3,6 +3,8 @@
 // Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of
 // unused experts are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then
 // row. A row's experts are added up in the order in which it ranks them, the shared expert last.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine.h"
@@ -109,7 +111,7 @@ class MoeBlock : public Block {
     const size_t chosen = (size_t)rows * m_.top_k, all = chosen + (m_.shared_inner ? rows : 0);
     const size_t act = chosen * m_.inner + (size_t)rows * m_.shared_inner;
     const bool apart = m_.inner % LANES || m_.shared_inner % LANES;
-    s_.logits.need((size_t)rows * m_.experts), s_.scores.need(2 * (size_t)m_.experts * engine_.pool().size());
+    s_.logits.need((size_t)rows * m_.experts), s_.scores.need(3 * (size_t)m_.experts * engine_.pool().size());
     s_.weights.need(chosen), s_.shared_weights.need(rows), s_.sum.need((size_t)rows * engine_.hidden());
     s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
     s_.in.need(chosen, gate_up_), s_.hidden.need(chosen, down_);
@@ -141,13 +143,13 @@ class MoeBlock : public Block {
     engine_.multiply(p);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
       for (int r = begin; r < end; r++) {
-        choose(r, s_.scores.p + 2 * (size_t)thread * m_.experts);
+        choose(r, s_.scores.p + 3 * (size_t)thread * m_.experts);
         if (m_.shared_inner) weigh_shared(r, engine_.scratch(thread));
       }
     });
   }
 
-  // The experts of a row, the best first, and their weights; `scratch` [2, experts].
+  // The experts of a row, the best first, and their weights; `scratch` [3, experts].
   void choose(int r, float* scratch) {
     const Kernels& k = engine_.kernels();
     const int n = m_.experts;
@@ -160,11 +162,35 @@ class MoeBlock : public Block {
       for (int e = 0; e < n; e++) biased[e] = scores[e] + m_.router_bias[e];
       ranked = biased;
     }
+    if (m_.groups > 1) {
+      keep_best_groups(ranked, biased, scratch + 2 * n);
+      ranked = biased;
+    }
     rank(ranked, experts);
     for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
     if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
     const float total = m_.normalize ? sum(weights, m_.top_k) : 1.0f;
     for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
+  }
+
+  // kept = scores, with -inf for the experts of all groups but the top_groups whose two best have the largest sum; of
+  // equals the smaller number. `sums` [groups]; kept may be scores.
+  void keep_best_groups(const float* scores, float* kept, float* sums) const {
+    const int size = m_.experts / m_.groups;
+    for (int g = 0; g < m_.groups; g++) {
+      const float* x = scores + (size_t)g * size;
+      float first = std::max(x[0], x[1]), second = std::min(x[0], x[1]);
+      for (int i = 2; i < size; i++) {
+        if (x[i] > first) second = first, first = x[i];
+        else second = std::max(second, x[i]);
+      }
+      sums[g] = first + second;
+    }
+    for (int g = 0; g < m_.groups; g++) {
+      int before = 0;
+      for (int o = 0; o < m_.groups; o++) before += sums[o] > sums[g] || (sums[o] == sums[g] && o < g);
+      for (int e = g * size; e < (g + 1) * size; e++) kept[e] = before < m_.top_groups ? scores[e] : -INFINITY;
+    }
   }
 
   // The top_k largest of the experts' scores in order; of equals the smaller number comes first.
@@ -352,6 +378,9 @@ class MoeBlock : public Block {
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const ed_moe& m = *block.moe;
   if (2 * m.inner % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
+  const int size = m.experts / std::max(m.groups, 1);
+  if (m.groups > 1 && (m.experts % m.groups || size < 2 || m.top_groups > m.groups || m.top_k > m.top_groups * size))
+    return nullptr;
   return std::make_unique<MoeBlock>(engine, block);
 }
 

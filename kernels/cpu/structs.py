@@ -43,9 +43,9 @@ class MlpStruct(_Struct):
 
 class MoeStruct(_Struct):
     _fields_ = _fields(
-        (c_int32, "experts top_k inner activation router normalize shared_inner reserved"),
+        (c_int32, "experts top_k inner activation router normalize shared_inner groups"),
         (c_float, "scale"),
-        (c_int32, "reserved2"),
+        (c_int32, "top_groups"),
         (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
         (c_void_p, "router_bias"),
     )

@@ -238,10 +238,10 @@ struct RouteArgs {
   const float *logits, *bias;
   int32_t* experts;  // [rows, top_k]
   float* weights;
-  float* scratch;  // [rows, 2, n]
+  float* scratch;  // [rows, 3, n]
   int32_t n, top_k, router, normalize;
   float scale;
-  int32_t reserved;
+  int32_t groups, top_groups, reserved;
 };
 
 struct CombineArgs {

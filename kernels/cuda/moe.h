@@ -24,12 +24,32 @@ DEVICE void rank_experts(const float* scores, int n, int k, int32_t* best) {
   }
 }
 
+// kept = scores, with -infinity for the experts of all groups but the `top` whose two best have the largest sum; of equals
+// the smaller number. sums [groups]; kept may be scores.
+DEVICE void keep_best_groups(const float* scores, int n, int groups, int top, float* kept, float* sums) {
+  const int size = n / groups;
+  for (int g = 0; g < groups; g++) {
+    float first = -infinity(), second = -infinity();
+    for (int e = g * size; e < (g + 1) * size; e++) {
+      const float x = scores[e];
+      second = x > first ? first : x > second ? x : second;
+      first = x > first ? x : first;
+    }
+    sums[g] = first + second;
+  }
+  for (int g = 0; g < groups; g++) {
+    int before = 0;
+    for (int o = 0; o < groups; o++) before += sums[o] > sums[g] || (sums[o] == sums[g] && o < g);
+    for (int e = g * size; e < (g + 1) * size; e++) kept[e] = before < top ? scores[e] : -infinity();
+  }
+}
+
 // A row a block, by its first thread.
 KERNEL(route, RouteArgs, 32) {
   const int row = BLOCK_X;
   if (row >= a.step->rows || THREAD) return;
   const float *logits = a.logits + (int64_t)row * a.n, *ranked = logits;
-  float *scores = a.scratch + (int64_t)row * 2 * a.n, *biased = scores + a.n, *weights = a.weights + row * a.top_k;
+  float *scores = a.scratch + (int64_t)row * 3 * a.n, *biased = scores + a.n, *weights = a.weights + row * a.top_k;
   int32_t* experts = a.experts + row * a.top_k;
   if (a.router == SIGMOID) {
     for (int e = 0; e < a.n; e++) scores[e] = sigmoid(logits[e]);
@@ -39,6 +59,10 @@ KERNEL(route, RouteArgs, 32) {
   }
   if (a.bias) {
     for (int e = 0; e < a.n; e++) biased[e] = scores[e] + a.bias[e];
+    ranked = biased;
+  }
+  if (a.groups > 1) {
+    keep_best_groups(ranked, a.n, a.groups, a.top_groups, biased, biased + a.n);
     ranked = biased;
   }
   rank_experts(ranked, a.n, a.top_k, experts);

@@ -90,7 +90,7 @@ _product_tail = Struct("@4P8ifi")
 _rope, _attend, _sums = Struct("@6Pq6ifi"), Struct("@4Pq8i2f4i2P"), Struct("@Pq")
 _rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
 _glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
-_route, _combine, _move = Struct("@6P4ifi"), Struct("@6P2i"), Struct("@2P2i")
+_route, _combine, _move = Struct("@6P4if3i"), Struct("@6P2i"), Struct("@2P2i")
 _ssm, _advance = Struct("@8P8i2f"), Struct("@4P6i")
 _bounds, _view, _plan = Struct("@P2q4i"), Struct("@9Pq4i"), Struct("@8P2i")
 STEP = Struct("@21P6i3P")
@@ -232,9 +232,10 @@ def best(step: int, logits: int, strips: int, keys: int, ids: int, scores: int, 
 
 def route(
     step: int, logits: int, bias: int, experts: int, weights: int, scratch: int, n: int, top_k: int, router: str,
-    normalize: bool, scale: float,
+    normalize: bool, scale: float, groups: int, top_groups: int,
 ) -> bytes:  # fmt: skip
-    return _route.pack(step, logits, bias, experts, weights, scratch, n, top_k, ROUTERS[router], normalize, scale, 0)
+    counts = n, top_k, ROUTERS[router], normalize
+    return _route.pack(step, logits, bias, experts, weights, scratch, *counts, scale, groups, top_groups, 0)
 
 
 def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: int, top_k: int, width: int) -> bytes:

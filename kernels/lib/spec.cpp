@@ -58,17 +58,27 @@ void read_mlp(Fields& f, BlockSpec& b) {
   b.bias = f.boolean("bias", false);
 }
 
+void check_expert_groups(const Fields& f, const BlockSpec& b) {
+  const int64_t size = b.experts / b.expert_groups;
+  if (b.router != 2) corrupt(f.where() + ".groups: only a sigmoid router has them");
+  if (b.experts % b.expert_groups || size < 2) corrupt(f.where() + ".groups: experts are not in groups of 2 or more");
+  if (b.top_groups > b.expert_groups || b.top_k > b.top_groups * size)
+    corrupt(f.where() + ".top_groups: do not give top_k experts");
+}
+
 void read_moe(Fields& f, BlockSpec& b) {
   b.experts = size_of(f, "n_experts"), b.top_k = size_of(f, "top_k"), b.inner = size_of(f, "inner_size");
   b.router = f.choice("router", "softmax softmax_topk sigmoid", 0);
   b.normalize = f.boolean("normalize", true);
   b.scale = f.number("scale", 1);
   b.router_bias = f.boolean("router_bias", false);
+  b.expert_groups = size_of(f, "groups", 1, 1), b.top_groups = size_of(f, "top_groups", 1, 1);
   b.shared = size_of(f, "shared_size", 0, 0);
   b.shared_gate = f.boolean("shared_gate", false);
   b.activation = f.choice("activation", ACTIVATIONS, 0);
   if (b.top_k > b.experts) corrupt(f.where() + ".top_k: more than there are experts");
   if (b.router_bias && b.router != 2) corrupt(f.where() + ".router_bias: only a sigmoid router has one");
+  if (b.expert_groups > 1 || b.top_groups > 1) check_expert_groups(f, b);
   if (b.shared_gate && !b.shared) corrupt(f.where() + ".shared_gate: there is no shared expert");
   if (2 * b.inner % LANES) corrupt(f.where() + ".inner_size: twice it is not a multiple of 16");
 }

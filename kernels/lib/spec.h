@@ -21,7 +21,7 @@ struct BlockSpec {
   bool qkv_bias = false, o_bias = false;
   int embedding_norm = 0;
   // mlp, moe
-  int64_t inner = 0, experts = 0, top_k = 0, shared = 0;
+  int64_t inner = 0, experts = 0, top_k = 0, shared = 0, expert_groups = 1, top_groups = 1;
   bool gated = true, bias = false, normalize = true, router_bias = false, shared_gate = false;
   int activation = 0, router = 0;
   // ssm

@@ -56,7 +56,7 @@ typedef struct {
   ulong step, logits, bias, experts, weights, scratch;
   int n, top_k, router, normalize;
   float scale;
-  int reserved;
+  int groups, top_groups, reserved;
 } RouteArgs;
 typedef struct { ulong step, experts, weights, shared, shared_gate, out; int top_k, width; } CombineArgs;
 typedef struct { ulong moves, runs; int n, reserved; } MoveArgs;

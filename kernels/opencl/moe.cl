@@ -20,12 +20,32 @@ static inline void rank_experts(__global const float* scores, int n, int k, __gl
   }
 }
 
+// kept = scores, with -infinity for the experts of all groups but the `top` whose two best have the largest sum; of equals
+// the smaller number. sums [groups]; kept may be scores.
+static inline void keep_best_groups(__global const float* scores, int n, int groups, int top, __global float* kept, __global float* sums) {
+  const int size = n / groups;
+  for (int g = 0; g < groups; g++) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int e = g * size; e < (g + 1) * size; e++) {
+      const float x = scores[e];
+      second = x > first ? first : x > second ? x : second;
+      first = x > first ? x : first;
+    }
+    sums[g] = first + second;
+  }
+  for (int g = 0; g < groups; g++) {
+    int before = 0;
+    for (int o = 0; o < groups; o++) before += sums[o] > sums[g] || (sums[o] == sums[g] && o < g);
+    for (int e = g * size; e < (g + 1) * size; e++) kept[e] = before < top ? scores[e] : -INFINITY;
+  }
+}
+
 // A row a block, by its first thread.
 __kernel void route(RouteArgs a, __local uchar* memory) {
   const int row = BLOCK_X;
   if (row >= STEP_OF(a)->rows || THREAD) return;
   __global const float *logits = AT(const float, a.logits) + (long)row * a.n, *ranked = logits;
-  __global float *scores = AT(float, a.scratch) + (long)row * 2 * a.n, *biased = scores + a.n;
+  __global float *scores = AT(float, a.scratch) + (long)row * 3 * a.n, *biased = scores + a.n;
   __global float* weights = AT(float, a.weights) + row * a.top_k;
   __global int* experts = AT(int, a.experts) + row * a.top_k;
   if (a.router == SIGMOID) {
@@ -36,6 +56,10 @@ __kernel void route(RouteArgs a, __local uchar* memory) {
   }
   if (a.bias) {
     for (int e = 0; e < a.n; e++) biased[e] = scores[e] + AT(const float, a.bias)[e];
+    ranked = biased;
+  }
+  if (a.groups > 1) {
+    keep_best_groups(ranked, a.n, a.groups, a.top_groups, biased, biased + a.n);
     ranked = biased;
   }
   rank_experts(ranked, a.n, a.top_k, experts);

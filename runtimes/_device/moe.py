@@ -34,13 +34,12 @@ def _one(w: DeviceWeights, experts: int) -> DeviceWeights:
 def _route(stack: Stack, step: int, rows: int, number: int, block: Moe, normed: int) -> tuple[int, int]:
     """Launch the router; the addresses of the experts [rows, top_k] and of their weights."""
     prefix, n = f"blocks.{number}.", block.n_experts
-    logits, scratch = stack.floats("router", n), stack.floats("router scores", 2 * n)
+    logits, scratch = stack.floats("router", n), stack.floats("router scores", 3 * n)
     experts, weights = stack.floats("experts", block.top_k), stack.floats("expert weights", block.top_k)
     stack.ready(step, rows, Product(stack.model.weights(prefix + "router"), logits, n, x=normed))
     bias = stack.model.vector(prefix + "router_bias")
-    arguments = structs.route(
-        step, logits, bias, experts, weights, scratch, n, block.top_k, block.router, block.normalize, block.scale
-    )
+    choice = block.top_k, block.router, block.normalize, block.scale, block.groups, block.top_groups
+    arguments = structs.route(step, logits, bias, experts, weights, scratch, n, *choice)
     stack.launch("route", (rows, 1), 32, 0, arguments)
     return experts, weights
 

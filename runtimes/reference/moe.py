@@ -28,6 +28,8 @@ def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray
     """
     weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
     ranked = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
+    if block.groups > 1:
+        ranked = in_best_groups(ranked, block.groups, block.top_groups)
     experts = np.argsort(-ranked, axis=1, kind="stable")[:, : block.top_k]
     chosen = np.take_along_axis(logits if block.router == "softmax_topk" else weights, experts, axis=1)
     if block.router == "softmax_topk":
@@ -35,6 +37,18 @@ def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray
     if block.normalize:
         chosen = chosen / chosen.sum(axis=1, keepdims=True)
     return experts, chosen * np.float32(block.scale)
+
+
+def in_best_groups(scores: Array, groups: int, top: int) -> Array:
+    """scores [n, n_experts], with -inf for the experts outside the `top` groups whose two best have the largest sum.
+
+    scores 5 1 4 3, 2 groups, the best 1: 5 + 1 < 4 + 3 -> -inf -inf 4 3
+    """
+    grouped = scores.reshape(len(scores), groups, -1)
+    sums = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2, dtype=np.float32)
+    kept = np.zeros(sums.shape, bool)
+    np.put_along_axis(kept, np.argsort(-sums, axis=1, kind="stable")[:, :top], True, axis=1)
+    return np.where(kept[:, :, None], grouped, np.float32(-np.inf)).reshape(scores.shape)
 
 
 def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:

@@ -24,9 +24,11 @@ struct Moe {
 
   Moe(Random& r, int hidden) : hidden(hidden) {
     m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
+    if (r.chance(40)) grouped(r);
     m.activation = r.below(4), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
     m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
     auto format = [&] { return r.from(1, 4); };
+    if (m.groups > 1) m.router = 2;
     router = random_weight(r, arrays, F32, m.experts, hidden);
     gate_up = random_weight(r, arrays, format(), m.experts * 2 * m.inner, hidden);
     down = random_weight(r, arrays, format(), m.experts * hidden, m.inner);
@@ -42,6 +44,29 @@ struct Moe {
     norm = r.floats(hidden, 1, 0.3f), block.norm = {1, 0, norm.data(), nullptr};
     if (r.chance(30)) post_norm = r.floats(hidden, 1, 0.3f), block.post_norm = {1, 0, post_norm.data(), nullptr};
     block.kind = 3, block.moe = &m;
+  }
+
+  void grouped(Random& r) {
+    const int size = r.from(2, 5);
+    m.groups = r.from(2, 5), m.top_groups = r.from(1, m.groups), m.experts = m.groups * size;
+    m.top_k = r.from(1, std::min(m.top_groups * size, 6));
+  }
+
+  // Scores, below all others for experts of all groups but the best; empty if two groups are too close to tell.
+  Doubles in_best_groups(const Doubles& scores) const {
+    const int size = m.experts / m.groups;
+    std::vector<std::pair<double, int>> sums;
+    for (int g = 0; g < m.groups; g++) {
+      Doubles group(scores.begin() + g * size, scores.begin() + (g + 1) * size);
+      std::sort(group.rbegin(), group.rend());
+      sums.push_back({group[0] + group[1], g});
+    }
+    std::sort(sums.rbegin(), sums.rend());
+    if (m.top_groups < m.groups && sums[m.top_groups - 1].first - sums[m.top_groups].first < 1e-5) return {};
+    Doubles kept(m.experts, -1e9);
+    for (int j = 0; j < m.top_groups; j++)
+      for (int e = sums[j].second * size; e < (sums[j].second + 1) * size; e++) kept[e] = scores[e];
+    return kept;
   }
 
   Doubles mlp(const Doubles& x, const Weight& up, int up_row, const Weight& down, int down_row, int inner) const {
@@ -60,6 +85,7 @@ struct Moe {
     for (int e = 0; e < m.experts; e++) scores[e] = m.router == 2 ? 1 / (1 + std::exp(-logits[e])) : scores[e] / total;
     if (m.router == 2) ranked = scores;
     for (int e = 0; e < m.experts && m.router_bias; e++) ranked[e] = scores[e] + bias[e];
+    if (m.groups > 1 && (ranked = in_best_groups(ranked)).empty()) return {};
     std::vector<int> order(m.experts);
     for (int e = 0; e < m.experts; e++) order[e] = e;
     std::sort(order.begin(), order.end(), [&](int a, int b) { return ranked[a] > ranked[b]; });

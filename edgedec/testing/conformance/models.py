@@ -63,4 +63,9 @@ MODELS: dict[str, ModelSpec] = {
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
+    "expert groups": _spec(
+        "expert groups",
+        (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, groups=3, top_groups=2, shared_size=16)),
+        (_HEADS, Moe(12, 3, 16, "sigmoid", router_bias=True, scale=2.5, groups=4, top_groups=1, normalize=False)),
+    ),
 }
