@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgedec.errors import UnknownArchitecture
+from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.ropes import rope_config
 from edgedec.models._kinds import kind
@@ -26,7 +27,7 @@ def config_of(facts: GgufFacts) -> Config:
         known = ", ".join(ARCHITECTURES)
         what = kind(_described(facts, name))
         raise UnknownArchitecture(f"{facts.file.path}: architecture {name!r:.40} ({what}) is not one of {known}")
-    return ARCHITECTURES[name](facts)
+    return ARCHITECTURES[name](facts) | diffusion_config(facts, name)
 
 
 def _described(facts: GgufFacts, name: str) -> Config:
@@ -261,6 +262,9 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "granite": _granite,
     "granitemoe": _granite,
     "granitehybrid": _granite_hybrid,
+    "dream": lambda f: _common(f, "Dream"),
+    "llada": lambda f: llada(f, _common(f, "llada"), _biased(f, "attn_q")),
+    "llada-moe": lambda f: llada_moe(f, _common(f, "llada_moe"), _experts(f), _biased(f, "attn_q")),
 }
 # llama.cpp turns neighbouring channels together in these, so their q and k are stored in its order.
-PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid")
+PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada")

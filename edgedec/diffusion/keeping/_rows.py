@@ -39,7 +39,8 @@ class BlockRows:
         """The next call after what the cache has: a chunk of the text before the block, or the pass."""
         start, cached, unit = canvas.start, cache.length, unit_of(self._facts)
         pending, whole = start - cached, canvas.end - cached
-        if pending > self._can.chunk(cached) or (whole > self._can.largest_call and pending > unit):
+        # The last unit is run with the block, which its last row may predict: read before, it would be read again.
+        if pending > max(self._can.chunk(cached), unit) or (whole > self._can.largest_call and pending > unit):
             size = max(min(self._can.chunk(cached), pending - unit) // unit * unit, unit)
             return PassPlan(self.rows(canvas, cached, cached + size), range(size))
         shift = int(self._facts.shift)
