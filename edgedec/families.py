@@ -21,6 +21,7 @@ PACKAGES = {
     "keeping": "edgedec.diffusion.keeping",
     "ends": "edgedec.diffusion.ends",
     "verify": "edgedec.diffusion.verify",
+    "fits": "edgedec.diffusion.fits",
     "runtimes": "edgedec.runtimes",
     "targets": "edgedec.targets",
     "models": "edgedec.models",

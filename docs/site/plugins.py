@@ -32,6 +32,7 @@ NAMED = {
     "blocks": "`--diffusion blocks=…`: [diffusion](diffusion.md)",
     "keeping": "`--diffusion keep=…`: [diffusion](diffusion.md)",
     "verify": "`--diffusion verify=…`: [diffusion](diffusion.md)",
+    "fits": "`--diffusion fits=…`: [diffusion](diffusion.md)",
     "ends": "`--diffusion ends=…`: [diffusion](diffusion.md)",
 }
 

@@ -33,6 +33,7 @@ class BoundedConstraint(GrammarConstraint):
     def of(cls, inner: GrammarConstraint, model: OpenedModel, free: bool = False) -> BoundedConstraint:
         """The same constraint, bounded."""
         found = cls(inner.what, inner._matcher, inner.vocabulary)
+        found.source = None if free else inner.source
         found._pieces = pieces(model.tokenizer, model.spec.vocab_size)
         found._first = found._place = JsonPlace("start") if free else JsonPlace()
         found._taken, found._left, found._needs = 0, None, {}

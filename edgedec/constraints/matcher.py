@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.constraints.remote import Matcher, reason
 from edgedec.constraints.vocabulary import Vocabulary
+from edgedec.decoding.constraint import ConstraintSource
 from edgedec.errors import UsageError
 
 Mask = NDArray[np.bool_]
@@ -27,7 +28,7 @@ _BRACKETS, _ESCAPES = re.compile(r"[(\[{)\]}]"), re.compile(r"\\.")
 
 
 class GrammarConstraint:
-    """A `Constraint`. `what`: the user's name of it, for messages.
+    """A `Constraint`. `what`: the user's name of it, for messages; `source`: what it was compiled from.
 
     The matcher has taken the accepted tokens and `_ahead`, drafted ones; it is not given end tokens, so
     `_over` is set when one was accepted. `_masks`: those computed, by path.
@@ -35,6 +36,7 @@ class GrammarConstraint:
 
     def __init__(self, what: str, matcher: Matcher, vocabulary: Vocabulary) -> None:
         self.what, self.vocabulary = what, vocabulary
+        self.source: ConstraintSource | None = None
         self._matcher = matcher
         self._ahead: list[int] = []
         self._over = False
@@ -48,7 +50,9 @@ class GrammarConstraint:
         """Compile a JSON schema, regex, grammar or choices in a worker process; UsageError names unsupported
         features."""
         check_size(kind, text)
-        return cls(kind, vocabulary.grammars.matcher(kind, text, options or {}), vocabulary)
+        found = cls(kind, vocabulary.grammars.matcher(kind, text, options or {}), vocabulary)
+        found.source = ConstraintSource(kind, text, _whitespace(options or {}))
+        return found
 
     def mask(self, path: Sequence[int]) -> Mask:
         """bool [vocab]; nothing is allowed after a path that is not allowed itself."""
@@ -149,6 +153,7 @@ class GrammarConstraint:
 
     def fork(self) -> Self:
         twin = type(self)(self.what, self._matcher.deep_copy(), self.vocabulary)
+        twin.source = self.source
         twin._ahead, twin._over, twin._masks = list(self._ahead), self._over, dict(self._masks)
         return twin
 
@@ -192,6 +197,13 @@ class GrammarConstraint:
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """The length of the common prefix of two paths."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _whitespace(options: dict[str, Any]) -> str:
+    """The name of a schema's whitespace."""
+    if not options.get("whitespace_flexible", True):
+        return "none"
+    return "space" if "whitespace_pattern" in options else "any"
 
 
 def check_size(kind: str, text: str) -> None:

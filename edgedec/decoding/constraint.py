@@ -10,15 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class ConstraintSource(NamedTuple):
+    """What a constraint was compiled from: its kind ("json schema", "regex", "grammar", "choices") and text, and the
+    whitespace between JSON's tokens ("none", "space" or "any")."""
+
+    kind: str
+    text: str
+    whitespace: str = "any"
+
+
 class Constraint(Protocol):
     """A set of allowed texts, followed token by token. It belongs to one generation at a time.
 
-    Five more members are optional. `limit(tokens)`: notes, when a generation begins, how many tokens it may add; None:
-    any number. `ready()`: false while the mask after the accepted tokens is still being computed; other sequences of
-    the batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and
-    returns whether it is available. `slow`: true after a mask that took long; nothing is drafted then. `allowed(tokens,
-    parents, seconds)`: for each node of a draft tree whether it is allowed, or None if that takes longer than the
-    `seconds` that the rows would cost; a node that it marks as not allowed must be forbidden."""
+    Six more members are optional. `source`: what it was compiled from. `limit(tokens)`: notes, when a generation
+    begins, how many tokens it may add; None: any number. `ready()`: false while the mask after the accepted tokens is
+    still being computed; other sequences of the batch continue meanwhile. `begun(path)`: starts computing the mask
+    after drafted tokens, and returns whether it is available. `slow`: true after a mask that took long; nothing is
+    drafted then. `allowed(tokens, parents, seconds)`: for each node of a draft tree whether it is allowed, or None if
+    that takes longer than the `seconds` that the rows would cost; a node that it marks as not allowed must be
+    forbidden."""
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).

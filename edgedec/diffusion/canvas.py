@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Canvas:
     """`tokens`: the text, with `mask` where a token is not known. The block that is being filled is `start` to `end`
     (excluded); step: the passes that it has had. prompt: the tokens that were given; budget: the most that may be
-    added, 0: any number; least: the smallest probability that the pass before filled."""
+    added, 0: any number; least: the smallest probability that the pass before filled; last: the position at which the
+    text ends, 0 if its form does not say."""
 
     tokens: list[int]
     mask: int
@@ -20,6 +21,7 @@ class Canvas:
     step: int = 0
     budget: int = 0
     least: float = 1.0
+    last: int = 0
 
     @classmethod
     def of(cls, ids: Sequence[int], mask: int, budget: int = 0) -> Canvas:
@@ -44,3 +46,11 @@ class Canvas:
         """End the block earlier; what was filled behind its new end is forgotten."""
         self.end = end
         del self.tokens[end:]
+
+    def replace(self, begin: int, end: int, tokens: Sequence[int]) -> int:
+        """Put tokens in the place of others, of which there may be more or fewer; how far what is behind them moved."""
+        self.tokens[begin:end] = tokens
+        moved = len(tokens) - (end - begin)
+        self.last += moved if self.last else 0
+        self.tokens += [self.mask] * (self.end - len(self.tokens))
+        return moved

@@ -17,6 +17,7 @@ from edgedec.diffusion.words import FLAG, OFF, Chosen, parse_diffusion
 from edgedec.errors import ContextFull, RuntimeUnavailable, TextError, UsageError
 from edgedec.opened import OpenedModel
 from edgedec.policies import CachePolicy
+from edgedec.text.token_bytes import token_bytes
 
 # Texts whose last token is the one of a line break.
 _BREAKS = "\n", "\n\n"
@@ -50,7 +51,14 @@ class DiffusionDecoding:
         _check_uses(speculate, policy)
         _check_engine(model, facts)
         host = DiffusionHost(
-            facts, model.runtime.capabilities, lambda: newlines(model), model.eos, partial(special, model)
+            facts,
+            model.runtime.capabilities,
+            lambda: newlines(model),
+            model.eos,
+            partial(special, model),
+            partial(_encoded, model),
+            lambda: token_bytes(model.tokenizer, model.spec.vocab_size),
+            model.spec.vocab_size,
         )
         found = cls(facts, parse_diffusion(words, facts.context, facts.shift), host)
         found.chosen.make(host)  # an invalid choice fails here, not at the first text
@@ -61,8 +69,9 @@ class DiffusionDecoding:
         if trace is not None:
             raise UsageError("trace: shows the drafts of each call, and diffusion decoding has none")
         self.counts = PassCounts()
-        check_canvas(self.facts, len(context.ids), config.max_tokens, context.cache.capacity, self.host)
         methods, can = self.chosen.make(self.host), self.host.capabilities
+        most = len(methods.fits.form) or config.max_tokens
+        check_canvas(self.facts, len(context.ids), most, context.cache.capacity, self.host)
         return diffusion_loop(context, config, methods, self.facts, stats, self.counts, self.host.ends, can)
 
     def fork(self) -> DiffusionDecoding:
@@ -123,6 +132,11 @@ def special(model: OpenedModel, text: str) -> int | None:
         return model.tokenizer.id(text)
     except TextError:
         return None
+
+
+def _encoded(model: OpenedModel, text: str) -> list[int]:
+    """The tokens of a part of a text."""
+    return model.tokenizer.encode(text, special=False, around=False)
 
 
 def newlines(model: OpenedModel) -> frozenset[int]:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 from edgedec.bundle.manifest import DiffusionFacts
+from edgedec.errors import UsageError
 from edgedec.runtime import Capabilities
+from edgedec.text.token_bytes import TokenBytes
 
 Context = Literal["causal", "block", "full"]
+
+
+def _no_tokenizer(*_: object) -> NoReturn:
+    raise UsageError("--diffusion fits: a form or a grammar of text needs a tokenizer, which this bundle has not")
 
 
 @dataclass(frozen=True)
 class DiffusionHost:
     """facts: the bundle's; capabilities: of its runtime. newlines(): the tokens whose text has a line break, empty
     without a tokenizer; ends: those that end a text; token(text): the special token of this text, None if there is
-    none."""
+    none. encode(text): its tokens; token_bytes(): the bytes of each token; vocab: how many there are."""
 
     facts: DiffusionFacts
     capabilities: Capabilities
     newlines: Callable[[], frozenset[int]] = frozenset
     ends: frozenset[int] = frozenset()
     token: Callable[[str], int | None] = lambda text: None
+    encode: Callable[[str], list[int]] = _no_tokenizer
+    token_bytes: Callable[[], TokenBytes] = _no_tokenizer
+    vocab: int = 1 << 31
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -21,14 +20,14 @@ from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
-from edgedec.decoding.logits import MaskPending
 from edgedec.decoding.messages import Completed, DecodeLoop, Stats, Token, Waiting
 from edgedec.diffusion.canvas import Canvas
+from edgedec.diffusion.filling import fill
 from edgedec.diffusion.picking import Picker
-from edgedec.diffusion.seams import PassPlan
+from edgedec.diffusion.seams import Bridge, PassPlan
 from edgedec.diffusion.seen import Line, SeenBlock, see
 from edgedec.diffusion.words import Methods
-from edgedec.errors import UsageError
+from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, Capabilities
 
 
@@ -58,7 +57,9 @@ def diffusion_loop(
     with text.attached():
         while not text.ended():
             text.begin()
-            yield from methods.verify.passes(text)
+            yield from text.deliver()
+            if text.open:
+                yield from methods.verify.passes(text)
 
 
 class DiffusionText:
@@ -77,21 +78,36 @@ class DiffusionText:
     ) -> None:
         if not context.ids:
             raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-        self.context, self.config, self.methods, self.facts = context, config, methods, facts
+        self.context, self.methods, self.facts, self.ends = context, methods, facts, config.ends(eos)
+        self.config = config = methods.fits.begin(config, self.ends)
         self.stats, self.counts = stats, counts
         context.suit()
         stats.prompt, stats.cached = len(context.ids), context.cache.length
         self._left, self._stopped = config.max_tokens, False
-        self.ends = config.ends(eos)
         self.canvas = self._new_canvas()
-        self.picker = Picker(config, context, self.ends, capabilities, facts.mask, methods.entropy)
+        self.canvas.tokens += self._form()
+        self.canvas.last = len(self.canvas.tokens) if methods.fits.form else 0
+        self.picker = Picker(
+            config, context, self.ends, capabilities, facts.mask, methods.entropy or methods.fits.strict
+        )
         self._made: dict[int, Token] = {}
         self._before: SeenBlock | None = None
+
+    def _form(self) -> list[int]:
+        """The tokens of the text's form; ContextFull or UsageError if there is no room for them."""
+        form = self.methods.fits.form
+        if form and len(form) > self._room():
+            raise ContextFull(
+                f"--diffusion fits: a form of {len(form)} tokens; the context has room for {self._room()}"
+            )
+        if form and self._left is not None and self._left < len(form):
+            raise UsageError(f"--diffusion fits: a form of {len(form)} tokens; {self._left} may be generated")
+        return [self.canvas.mask if token < 0 else token for token in form]
 
     def _new_canvas(self) -> Canvas:
         """The text as it is; a model that sees everything gets all its masks at once."""
         canvas = Canvas.of(self.context.ids, self.facts.mask, self._left or 0)
-        if self.facts.context == "full":
+        if self.facts.context == "full" and not self.methods.fits.form:
             canvas.tokens += [canvas.mask] * min(self._room(), self._left if self._left is not None else self._room())
         return canvas
 
@@ -123,7 +139,7 @@ class DiffusionText:
             return True
         if self._done():
             return self._stop("eos")
-        if self._left is not None and self._left <= 0:
+        if self._left is not None and self._left <= 0 and self.canvas.last != len(self.context.ids):
             return self._stop("length")
         if self._room() > 0:
             return False
@@ -134,7 +150,9 @@ class DiffusionText:
         return False
 
     def _done(self) -> bool:
-        return self.config.constraint is not None and self.config.constraint.done
+        whole = self.canvas.last and len(self.context.ids) >= self.canvas.last
+        constraint = self.config.constraint
+        return bool(whole) or self.methods.fits.done or (constraint is not None and constraint.done)
 
     @property
     def open(self) -> bool:
@@ -147,9 +165,12 @@ class DiffusionText:
         canvas, n = self.canvas, len(self.context.ids)
         start = n // self.facts.block * self.facts.block if self.facts.context == "block" else n
         most = len(canvas.tokens) if self.facts.context == "full" else self.context.cache.capacity
+        if canvas.last and self.facts.context != "block":
+            most = min(most, canvas.last)
         canvas.begin(start, min(max(self.methods.blocks.begin(canvas, start), n + 1), most))
         self.context.suit(canvas.end)
-        self._made, self._before = {}, None
+        self._made = {position: token for position, token in self._made.items() if position >= n}
+        self._before = None
         self.counts.blocks += 1
 
     def run(self) -> Generator[Call, Completed, dict[int, Line]]:
@@ -182,20 +203,12 @@ class DiffusionText:
         self.stats.add_call(seconds, forward)
 
     def fill(self, lines: dict[int, Line]) -> Generator[Waiting]:
-        """Fill the positions that the schedule chooses."""
-        canvas, methods, n = self.canvas, self.methods, len(self.context.ids)
+        """Fill the positions that the schedule chooses, with tokens that fit."""
         seen = self.see(lines)
-        masked, best = seen.positions.tolist(), seen.tokens[:, 0].tolist()
-        chosen = self.picker.allowed(self.chosen(seen), masked)
-        canvas.least = float(seen.sure[np.isin(seen.positions, chosen)].min())
-        for position in chosen:
-            line, likely = lines[position], best[masked.index(position)]
-            token = yield from self._pick(line, likely, canvas.tokens[n:position])
-            self.put(position, token)
-            if int(token) in self.ends and methods.ends.cuts(canvas, position):
-                canvas.cut(position + 1)
-                break
-        canvas.step, self._before = canvas.step + 1, replace(seen, before=None)
+        filled = yield from fill(self, lines, seen)
+        if filled:
+            self.canvas.least = float(seen.sure[np.isin(seen.positions, filled)].min())
+        self.canvas.step, self._before = self.canvas.step + 1, replace(seen, before=None)
 
     def put(self, position: int, token: Token) -> None:
         """Fill a position."""
@@ -231,15 +244,15 @@ class DiffusionText:
         """Whether a block's first token is predicted by a row that sees nothing of the block."""
         return self.facts.shift and self.facts.context != "full"
 
-    def _pick(self, line: Line, best: int, path: list[int]) -> Generator[Waiting, Any, Token]:
-        """The token of a row, once the constraint's mask is computed."""
-        while True:
-            state = self.context.rng.bit_generator.state
-            try:
-                return self.picker.pick(line, best, path)
-            except MaskPending:
-                self.context.rng.bit_generator.state = state
-                yield Waiting(self.context.hooks.ready)
+    def move(self, bridge: Bridge) -> None:
+        """Put the tokens of a bridge into a gap; what is behind it may move."""
+        begin, end, tokens = bridge
+        moved = self.canvas.replace(begin, end, tokens)
+        self._made = {i + moved if i >= end else i: token for i, token in self._made.items()}
+        self._made |= {begin + i: Token(token) for i, token in enumerate(tokens)}
+        self.counts.filled += len(tokens)
+        if self.facts.context == "full":
+            self.context.cache.truncate(0)
 
     def _most_end(self) -> int:
         """The last end that a block may be given after a pass."""
@@ -248,8 +261,8 @@ class DiffusionText:
     def _least_end(self) -> int:
         """The first: behind the first masked position and all that is filled."""
         canvas = self.canvas
-        filled = [i for i in range(canvas.start, canvas.end) if canvas.known(i)]
-        return max(canvas.masked()[0], *filled) + 1 if filled else canvas.masked()[0] + 1
+        filled = [i for i in range(canvas.start, len(canvas.tokens)) if canvas.known(i)]
+        return min(max(canvas.masked()[0], *filled) + 1 if filled else canvas.masked()[0] + 1, canvas.end)
 
     def deliver(self) -> Generator[Token]:
         """Add the tokens that have no masked one before them to the text, one by one."""
@@ -257,13 +270,14 @@ class DiffusionText:
         while (n := len(context.ids)) < canvas.end and canvas.known(n) and self._left != 0:
             if self._done():
                 return
-            token = self._made[n]
+            token = self._made[n] if n in self._made else Token(canvas.tokens[n])
             if int(token) in self.ends:
                 self._stop("eos")
                 return
             context.ids.append(int(token))
             self.stats.generated += 1
             self.picker.chooser.accept(int(token))
+            self.methods.fits.accept(int(token))
             if self._left is not None:
                 self._left -= 1
             yield token

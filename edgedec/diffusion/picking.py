@@ -40,7 +40,7 @@ class WithoutMask(BaseProcessor):
 
 class Picker:
     """outputs: what a pass must return of its rows; in_order: whether positions are filled from the left;
-    plain: whether the best token is always taken."""
+    plain: whether the best token is always taken. everything: whether all logits are needed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Picker:
         ends: frozenset[int],
         capabilities: Capabilities,
         mask: int,
-        entropy: bool,
+        everything: bool,
     ) -> None:
         self.config, self._context = config, context
         self.plain = config.takes_largest
@@ -58,7 +58,7 @@ class Picker:
         if self.chooser.chain.early:
             raise UsageError("processors that read inner layers: a diffusion model is decoded without them")
         self.in_order = len(self.chooser.chain) > 1 or config.sampling.extended
-        least = self.plain and not entropy and capabilities.logsum
+        least = self.plain and not everything and capabilities.logsum
         self.outputs = Outputs(top=BEST + 1, logsum=True) if least else ALL_LOGITS
 
     def allowed(self, positions: Sequence[int], masked: Sequence[int]) -> list[int]:
@@ -73,6 +73,10 @@ class Picker:
                 break
             run.append(i)
         return run
+
+    def with_logprobs(self, token: Token, line: Line) -> Token:
+        """The token with what its row says of it, if that is wanted."""
+        return token if self.plain else Token(int(token), *self.chooser.logprobs(line.result, line.at, int(token)))
 
     def pick(self, line: Line, best: int, path: Sequence[int]) -> Token:
         """The token of a row. best: its best one; path: the tokens between the text and its position."""

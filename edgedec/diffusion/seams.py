@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.cache import Cache
+from edgedec.decoding.config import GenerationConfig
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.seen import SeenBlock
 from edgedec.runtime import Rows
@@ -57,6 +61,48 @@ class Verify(Protocol):
 
     def passes(self, text: Any) -> Generator[Any, Any, None]:
         """Fill the block that has begun, and deliver its tokens. text: the `DiffusionText`, whose phases it uses."""
+        ...
+
+
+class Bridge(NamedTuple):
+    """Tokens that replace those of the positions `begin` to `end` (excluded), which may be more or fewer."""
+
+    begin: int
+    end: int
+    tokens: tuple[int, ...]
+
+
+class FitRule(Protocol):
+    """Chooses which token may stand where. strict: whether tokens are tested at all; form: the token of each position
+    of the text, -1 where any may stand, empty for a text of any form; done: whether the text is complete.
+
+    front: the first position of the canvas that was not delivered yet."""
+
+    @property
+    def strict(self) -> bool: ...
+    @property
+    def form(self) -> tuple[int, ...]: ...
+    @property
+    def done(self) -> bool: ...
+
+    def begin(self, config: GenerationConfig, ends: frozenset[int]) -> GenerationConfig:
+        """Begin a text that ends with `ends`; the settings that the sampling of tokens still has to keep."""
+        ...
+
+    def candidates(self, canvas: Canvas, front: int, position: int, size: int) -> NDArray[np.bool_]:
+        """bool [size]: the tokens worth testing at a masked position; never the mask."""
+        ...
+
+    def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
+        """Whether one of them may stand there."""
+        ...
+
+    def bridge(self, canvas: Canvas, front: int) -> Bridge:
+        """What fills the first gap, where no token does."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Note that a token was delivered."""
         ...
 
 

@@ -5,19 +5,23 @@ A part whose key names a seam begins a method; the parts after it are that metho
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from edgedec.diffusion.blocks import FAMILY as BLOCKS
 from edgedec.diffusion.ends import FAMILY as ENDS
+from edgedec.diffusion.fits import FAMILY as FITS
 from edgedec.diffusion.host import DiffusionHost, MethodFacts
 from edgedec.diffusion.keeping import FAMILY as KEEPING
 from edgedec.diffusion.schedules import FAMILY as SCHEDULES
-from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, Keeping, Verify
+from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, FitRule, Keeping, Verify
 from edgedec.diffusion.verify import FAMILY as VERIFY
 from edgedec.errors import UsageError
 from edgedec.plugins import Family, PluginChoice
+from edgedec.plugins.words import quoted
 
 FLAG = "--diffusion"
 # Autoregressive decoding of a model that was trained for both.
@@ -28,8 +32,11 @@ SEAMS: dict[str, Family[MethodFacts]] = {
     "keep": KEEPING,
     "ends": ENDS,
     "verify": VERIFY,
+    "fits": FITS,
 }
 _STEPS = "steps"
+# What stands between commas; those in quotes and brackets separate nothing.
+_PART = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\[\]]*\]|[^,'"\[]|['"\[])+""")
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Methods:
     keep: Keeping
     ends: EndRule
     verify: Verify
+    fits: FitRule
     steps: int = 0
     entropy: bool = False
 
@@ -79,7 +87,12 @@ class Chosen:
 
 
 def _given(options: dict[str, Any]) -> str:
-    return "".join(f"{':' if not i else ','}{key}={value}" for i, (key, value) in enumerate(options.items()))
+    return "".join(f"{':' if not i else ','}{key}={_shown(value)}" for i, (key, value) in enumerate(options.items()))
+
+
+def _shown(value: Any) -> str:
+    """An option's value as words hold it."""
+    return quoted(value) if isinstance(value, str) else json.dumps(value) if isinstance(value, tuple) else str(value)
 
 
 def parse_diffusion(words: str, context: str, shift: bool = True) -> Chosen:
@@ -87,7 +100,7 @@ def parse_diffusion(words: str, context: str, shift: bool = True) -> Chosen:
     model's facts; a causal model without it was trained on reordered rows (WeDLM), and is decoded so.
 
     >>> parse_diffusion("schedule=threshold:p=0.8,steps=4", "causal").words
-    'schedule=threshold:p=0.8,blocks=fixed,keep=block,ends=first,verify=none,steps=4'
+    'schedule=threshold:p=0.8,blocks=fixed,keep=block,ends=first,verify=none,fits=front,steps=4'
     """
     given, steps = _parts(words)
     defaults = {
@@ -96,6 +109,7 @@ def parse_diffusion(words: str, context: str, shift: bool = True) -> Chosen:
         "keep": "none" if context == "full" else "block",
         "ends": "first",
         "verify": "none",
+        "fits": "front",
     }
     if context == "causal" and not shift and given.get("keep", "reorder") == "reorder":
         defaults |= {"schedule": "entropy", "blocks": "sliding", "keep": "reorder"}
@@ -115,7 +129,7 @@ def _choice(seam: str, words: str) -> PluginChoice:
 def _parts(words: str) -> tuple[dict[str, str], int]:
     """The words of each seam, and the steps."""
     found, steps, last = dict[str, str](), 0, ""
-    for part in filter(None, words.split(",")):
+    for part in filter(None, _PART.findall(words)):
         key, equals, value = (text.strip() for text in part.partition("="))
         if key == _STEPS:
             steps = _whole(value)

@@ -138,7 +138,7 @@ class Detokenizer:
         if not piece:
             return ""
         if self._bytewise:
-            return self._untold(self._utf8.decode(_bytes(piece)))
+            return self._untold(self._utf8.decode(byte_level(piece)))
         self._held.append(int(token))
         if self._is_byte(piece):
             return ""
@@ -163,7 +163,7 @@ class Detokenizer:
                 self._anchor = [int(token)]
                 break
             tail.append(int(token))
-            n_bytes += len(_bytes(piece))
+            n_bytes += len(byte_level(piece))
             if self._bytewise and n_bytes > 3:  # no character is longer than four bytes
                 break
         if self._bytewise:
@@ -265,7 +265,7 @@ def _with_marks(path: Path) -> str:
     return json.dumps(content) if found else ""
 
 
-def _bytes(piece: str) -> bytes:
+def byte_level(piece: str) -> bytes:
     """The bytes of a byte-level spelling: "ĠÃ©" -> b" \\xc3\\xa9"; a token spelt otherwise is itself."""
     table = _byte_of()
     try:

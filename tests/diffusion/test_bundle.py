@@ -90,7 +90,7 @@ def test_a_manifest_that_says_nonsense_is_refused(
 def test_run_needs_no_flags_and_says_what_it_did(bundle: Path) -> None:
     done = call("run", "-m", str(bundle), "-p", "the thing", "-n", "12", "--temp", "0", "--stats", "--no-echo")
     assert done.exit_code == 0, done.output
-    assert "diffusion schedule=threshold,blocks=fixed,keep=block,ends=first,verify=none: " in done.output
+    assert "diffusion schedule=threshold,blocks=fixed,keep=block,ends=first,verify=none,fits=front: " in done.output
     assert " tokens a pass" in done.output
     as_json = json.loads(call("run", "-m", str(bundle), "-p", "the", "-n", "8", "--temp", "0", "--json").stdout)
     assert as_json["stats"]["diffusion"]["passes"] == as_json["stats"]["calls"] > 0

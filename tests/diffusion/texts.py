@@ -20,6 +20,7 @@ from edgedec.diffusion.host import DiffusionHost
 from edgedec.diffusion.loop import PassCounts, diffusion_loop
 from edgedec.diffusion.words import parse_diffusion
 from edgedec.spec import Attention, Mlp, ModelSpec, Rope
+from edgedec.text.token_bytes import TokenBytes
 
 MASK, VOCAB, EOS = 30, 32, 29
 
@@ -32,13 +33,16 @@ def decode(
     eos: frozenset[int] = frozenset(),
     seed: int = 0,
     capacity: int = 64,
+    known: TokenBytes | None = None,
     **options: Any,
 ) -> tuple[list[Token], PassCounts, Context]:
-    """The tokens of a text, what its passes did, and its context."""
+    """The tokens of a text, what its passes did, and its context. known: the bytes of the tokens, if they have any."""
     context = Context(list(ids), len(ids), runtime.new_cache(capacity))
     context.rng = np.random.default_rng(seed)
     counts = PassCounts()
     host = DiffusionHost(facts, runtime.capabilities, ends=eos)
+    if known is not None:
+        host = replace(host, encode=lambda text: known.spell(text.encode()) or [], token_bytes=lambda: known)
     methods = parse_diffusion(words, facts.context).make(host)
     config = GenerationConfig().override({"temperature": 0.0, **options})
     loop = diffusion_loop(context, config, methods, facts, Stats(), counts, eos, runtime.capabilities)

@@ -30,7 +30,7 @@ class BlockRows:
         """Cut the cache to whole blocks, and so that the row that predicts the block's first token is run."""
         facts, unit = self._facts, unit_of(self._facts)
         length = min(cache.length // unit * unit, canvas.start)
-        if facts.shift and canvas.step == 0 and canvas.start and not canvas.known(canvas.start):
+        if facts.shift and canvas.start and not canvas.known(canvas.start):
             length = min(length, canvas.start - unit)
         if length < cache.length:
             cache.truncate(length)

@@ -48,7 +48,8 @@ class Branches(PassByPass):
         self._shift, self._states = int(host.facts.shift), states
 
     def passes(self, text: DiffusionText) -> Generator[Any, Any, None]:
-        if not text.picker.plain or text.methods.steps:  # what is drawn cannot be foreseen
+        # What is drawn or tested cannot be foreseen.
+        if not text.picker.plain or text.methods.steps or text.methods.fits.strict:
             yield from super().passes(text)
             return
         lines: Lines = yield from text.run()
