@@ -129,6 +129,8 @@ class DiffusionText:
         finally:
             context.hooks = NO_HOOKS
             context.cache.rollback()
+            if self.methods.stale and context.cache.length > self.canvas.start:
+                context.cache.truncate(self.canvas.start)
             if self.facts.context == "full" or context.cache.length > len(context.ids):
                 context.cache.truncate(0 if self.facts.context == "full" else len(context.ids))
 
@@ -202,12 +204,16 @@ class DiffusionText:
         self.counts.passes += 1
         self.stats.add_call(seconds, forward)
 
-    def fill(self, lines: dict[int, Line]) -> Generator[Waiting]:
-        """Fill the positions that the schedule chooses, with tokens that fit."""
-        seen = self.see(lines)
+    def fill(self, lines: dict[int, Line], seen: SeenBlock | None = None) -> Generator[Waiting]:
+        """Fill the positions that the schedule chooses, with tokens that fit. seen: what `see` said of the lines."""
+        seen = self.see(lines) if seen is None else seen
         filled = yield from fill(self, lines, seen)
         if filled:
             self.canvas.least = float(seen.sure[np.isin(seen.positions, filled)].min())
+        self.passed(seen)
+
+    def passed(self, seen: SeenBlock) -> None:
+        """Note that a pass has filled what it does."""
         self.canvas.step, self._before = self.canvas.step + 1, replace(seen, before=None)
 
     def put(self, position: int, token: Token) -> None:

@@ -20,6 +20,7 @@ from edgedec.decoding.messages import Token
 from edgedec.diffusion.seen import BEST, Line
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Capabilities, Logits, Outputs
+from edgedec.sampling import Probs
 from edgedec.sampling.best import Best
 
 
@@ -40,7 +41,8 @@ class WithoutMask(BaseProcessor):
 
 class Picker:
     """outputs: what a pass must return of its rows; in_order: whether positions are filled from the left;
-    plain: whether the best token is always taken. everything: whether all logits are needed."""
+    plain: whether the best token is always taken; vocab: the number of tokens. everything: whether all logits are
+    needed."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Picker:
         mask: int,
         everything: bool,
     ) -> None:
-        self.config, self._context = config, context
+        self.config, self._context, self.vocab = config, context, context.cache.spec.vocab_size
         self.plain = config.takes_largest
         banned = replace(config, processors=(*config.processors, WithoutMask(mask)))
         self.chooser = Chooser(banned, context, ends, capabilities)
@@ -73,6 +75,10 @@ class Picker:
                 break
             run.append(i)
         return run
+
+    def distribution(self, line: Line) -> Probs:
+        """The distribution that a row's token is drawn from."""
+        return self.chooser.distribution(Verified(line.result, {}), line.at, ())
 
     def with_logprobs(self, token: Token, line: Line) -> Token:
         """The token with what its row says of it, if that is wanted."""

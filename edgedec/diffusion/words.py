@@ -41,7 +41,8 @@ _PART = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\[\]]*\]|[^,'"\[]|['
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods of one generation; steps: the most passes of a block, 0: any number."""
+    """The methods of one generation; steps: the most passes of a block, 0: any number; entropy, stale: as in
+    `MethodFacts`."""
 
     schedule: FillSchedule
     blocks: Blocks
@@ -51,6 +52,7 @@ class Methods:
     fits: FitRule
     steps: int = 0
     entropy: bool = False
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,11 @@ class Chosen:
             if needs and dict(self.choices)[other].name != method:
                 raise UsageError(f"{FLAG} {seam}={name}: goes with {needs} only; give it too")
             made[seam] = family.make(name, host, options)
-        entropy = any(SEAMS[seam].facts(choice.name).entropy for seam, choice in self.choices)
-        return Methods(**made, steps=self.steps, entropy=entropy)
+        facts = [SEAMS[seam].facts(choice.name) for seam, choice in self.choices]
+        stale, entropy = any(each.stale for each in facts), any(each.entropy for each in facts)
+        if stale and (verify := dict(self.choices)["verify"].name) != "none":
+            raise UsageError(f"{FLAG} verify={verify}: goes with exact keys; leave keep=… out")
+        return Methods(**made, steps=self.steps, entropy=entropy, stale=stale)
 
 
 def _given(options: dict[str, Any]) -> str:
