@@ -15,6 +15,7 @@ PACKAGES = {
     "policies": "edgedec.policies",
     "verifiers": "edgedec.decoding.verify",
     "processors": "edgedec.processors",
+    "fusion": "edgedec.fusion",
     "constraints": "edgedec.constraints",
     "schedules": "edgedec.diffusion.schedules",
     "blocks": "edgedec.diffusion.blocks",

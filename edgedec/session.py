@@ -20,6 +20,7 @@ from edgedec.constraints.given import made
 from edgedec.decoding.apply_policy import most_held
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
+from edgedec.decoding.gathering import held_besides
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.messages import DecodeLoop, Stats, Token
@@ -31,6 +32,7 @@ from edgedec.decoding.scoring import next_probs, score, scored
 from edgedec.diffusion.decoding import DiffusionDecoding, check_ids, check_scores, shares, without_mask
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
+from edgedec.fusion import make_fusion
 from edgedec.opened import OpenedModel
 from edgedec.policies import CachePolicy
 from edgedec.processors import make_processors
@@ -122,9 +124,9 @@ class Session:
     ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
-        `options` are the fields of `GenerationConfig`; processors and constraint may be words, as in
-        processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call. None
-        continues the session's text and the config's constraint in its present state; a new prompt resets the
+        `options` are the fields of `GenerationConfig`, and fuse="cfg:scale=2"; processors and constraint may be words
+        too, as in processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call.
+        None continues the session's text and the config's constraint in its present state; a new prompt resets the
         constraint. A new generation ends the one before, if it still runs.
         """
         config = self._config(config, options)
@@ -156,19 +158,21 @@ class Session:
             check_scores(self._diffusion)
             chunk = self.model.runtime.capabilities.prefill_chunk
             loop = scored(loop, self._context, self.stats, chunk, config.logprobs or 0, on_scores)
-        need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
+        most = self.capacity if config.max_tokens is None else len(self._context.ids) + config.max_tokens
+        need = min(self.capacity, most) + held_besides(config.processors, min(self.capacity, most))
         sharing = on_scores is None and self._context.policy is None and shares(self._diffusion)
-        return batch.add(self._context, loop, on_token, min(self.capacity, need), sharing, on_start)
+        return batch.add(self._context, loop, on_token, need, sharing, on_start)
 
     def _config(self, config: GenerationConfig | None, options: Mapping[str, Any]) -> GenerationConfig:
-        """The config with these options; processors and constraint may be given as strings."""
+        """The config with these options; processors and constraint may be given as strings, fusions are."""
         given = dict(options)
-        words = given.get("processors", ())
+        fuse, words = given.pop("fuse", ()), given.get("processors", ())
         if any(isinstance(item, str | Mapping) for item in (words, *words)):
             given["processors"] = make_processors(self.model, words)
         if isinstance(given.get("constraint"), str):
             given["constraint"] = made(self.model, given["constraint"])
-        return (config or GenerationConfig()).override(given)
+        config = (config or GenerationConfig()).override(given)
+        return replace(config, processors=(*make_fusion(self.model, fuse), *config.processors)) if fuse else config
 
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
@@ -188,8 +192,7 @@ class Session:
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
-        model, cache = self.model, self._context.cache
-        capabilities = model.runtime.capabilities
+        model, cache, capabilities = self.model, self._context.cache, self.model.runtime.capabilities
         most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
         held = None if self._context.policy is None else most_held(self._context, most, capabilities)
         check_memory(cache, most, capabilities, held)

@@ -27,6 +27,7 @@ NAMED = {
     "policies": "`--cache`, `cache=`, lossy: [long contexts](long-context.md)",
     "verifiers": "the option `verify` of drafters",
     "processors": "`--processors`, `processors=`: [sampling](sampling.md)",
+    "fusion": "`--fuse`, `fuse=`: [fusion](fusion.md)",
     "constraints": "`--regex`, `--choices`, … : [structured output](constraints.md)",
     "schedules": "`--diffusion schedule=…`: [diffusion](diffusion.md)",
     "blocks": "`--diffusion blocks=…`: [diffusion](diffusion.md)",

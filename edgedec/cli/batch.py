@@ -109,15 +109,15 @@ def batch(
         typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; random if left out."),
     ] = None,
     must: o.ConstraintFlags,
-    processors: o.ProcessorWords = "",
+    shaping: o.ShapingFlags,
     worker: WorkerFlags,
     json: o.Json = False,
 ) -> None:
     """Continue many texts: from a file, to a file.
 
     A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
-    json_schema, regex, choices, processors, …); other columns come back with its result. Stopped at any moment, the
-    same command continues.
+    json_schema, regex, choices, processors, fuse, …); other columns come back with its result. Stopped at any moment,
+    the same command continues.
 
     --engine ray: by the Ray cluster at RAY_ADDRESS, or one started here, on all its CPUs, a worker for each --threads
     of them (1), each on the engine that auto means; --workers N: by N of them, on any --engine.
@@ -135,7 +135,9 @@ def batch(
     job = BatchJob(
         Path(source),
         out,
-        Defaults(generation.config(opened), constraint, column=rows.column, processors=processors),
+        Defaults(
+            generation.config(opened), constraint, column=rows.column, processors=shaping.processors, fuse=shaping.fuse
+        ),
         worker.about(opened),
         seed=seed,
         slots=rows.batch_size,

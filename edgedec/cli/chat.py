@@ -58,7 +58,7 @@ def chat(
     its_template: o.TemplateFlags,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
-    processors: o.ProcessorWords = "",
+    shaping: o.ShapingFlags,
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -81,7 +81,7 @@ def chat(
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     its_template.apply(opened)
-    config = replace(generation.config(opened), processors=o.processors_for(opened, processors))
+    config = replace(generation.config(opened), processors=shaping.for_model(opened))
     # A bundle without a template fails here, not at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)

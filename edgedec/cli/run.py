@@ -47,7 +47,7 @@ def run(
     source: o.PromptFlags,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
-    processors: o.ProcessorWords = "",
+    shaping: o.ShapingFlags,
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -77,7 +77,7 @@ def run(
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     config = replace(generation.config(opened), logprobs=report.logprobs, constraint=must.for_model(opened))
-    config = replace(config, processors=o.processors_for(opened, processors))
+    config = replace(config, processors=shaping.for_model(opened))
     live = machine.session(opened, speculate, learn)
     clock.lap("session, drafters, constraint")
     if saved is None:

@@ -15,14 +15,24 @@ import numpy as np
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties, Repeats
+from edgedec.decoding.logits import (
+    ConstraintMask,
+    LogitsChain,
+    LogitsProcessor,
+    MinTokens,
+    Penalties,
+    ReadsText,
+    Repeats,
+)
 from edgedec.decoding.shaping import Shaping
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
-from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
+from edgedec.sampling import Probs, Sampling, draw_at, logprob, top_logprobs
 from edgedec.sampling.best import Best, decided, quick_distribution
+from edgedec.sampling.distributions import distribution, point
 from edgedec.sampling.logprobs import best_logprobs
 
+PLAIN = Sampling(temperature=1.0)
 LARGEST, ALL = Outputs(top=1), Outputs(logits=True)
 # Values of k that mostly decide the token: for top-p, for other settings, and the margin above a top-k setting.
 _NUCLEUS, _FEW, _SPARE = 128, 64, 16
@@ -53,7 +63,9 @@ class Chooser:
         self.chain: LogitsChain = make_chain(config, context, ends)
         # True if only the token of the largest logit is needed.
         self.takes_largest = config.takes_largest and not self.chain
-        self._hidden = self.chain.early
+        self._hidden, self._fusing = self.chain.early, self.chain.fusing
+        if self._fusing is not None and config.sampling.steers:
+            raise UsageError("mirostat and adaptive-p: not with a fusion of whole distributions; use other settings")
         self._context = context
         self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
         # None where `edgedec.sampling.distributions` covers the settings.
@@ -87,11 +99,7 @@ class Chooser:
         result, sampling = rows.result, self.config.sampling
         if result.logits is not None:
             scores = self._processed(rows, at, path)
-            return (
-                quick_distribution(scores, sampling)
-                if self._shaping is None
-                else self._shaping.distribution(scores, path)
-            )
+            return self._of_scores(scores, path) if self._fusing is None else self._fused(scores, path)
         assert result.ids is not None
         assert result.scores is not None
         logsum = None if result.logsum is None else float(result.logsum[at])
@@ -100,6 +108,21 @@ class Chooser:
         if found is None:
             raise Undecided
         return found
+
+    def _of_scores(self, scores: Logits, path: Sequence[int]) -> Probs:
+        """The distribution that temperature and cuts make of processed logits."""
+        if self._shaping is not None:
+            return self._shaping.distribution(scores, path)
+        return quick_distribution(scores, self.config.sampling)
+
+    def _fused(self, scores: Logits, path: Sequence[int]) -> Probs:
+        """As `_of_scores`, of two distributions. Greedy takes the likeliest token of those at temperature 1, uncut."""
+        assert self._fusing is not None
+        other = self.chain.process_other(self._fusing.other(path), path)
+        if self.config.sampling.temperature > 0:
+            return self._fusing.fuse(self._of_scores(scores, path), self._of_scores(other, path), path)
+        found = self._fusing.fuse(distribution(scores, PLAIN), distribution(other, PLAIN), path)
+        return point(int(found.ids[np.argmax(found.p)]))
 
     def drawing(self) -> Drawing | None:
         """The draw of the next token in the call itself; None if it depends on more than the call's logits and the
@@ -166,7 +189,7 @@ class Chooser:
     def _make_sampler(self, capabilities: Capabilities) -> TokenSampler | None:
         """The runtime's sampler, or None if it has none or does not support these settings."""
         sampling = self.config.sampling
-        if capabilities.sampler is None or sampling.typical_p < 1 or sampling.extended:
+        if self._fusing is not None or capabilities.sampler is None or sampling.typical_p < 1 or sampling.extended:
             return None
         self._adjusted = len(self.chain) > sampling.adjusts or sampling.repeat_last_n >= 0
         if any(token >= self._vocab for token, _ in sampling.bias):
@@ -201,6 +224,9 @@ class Chooser:
 def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int]) -> LogitsChain:
     """The processors that a generation has."""
     found: list[LogitsProcessor] = list(config.processors)
+    for processor in found:
+        if isinstance(processor, ReadsText):
+            processor.attach(context)
     if config.sampling.adjusts:
         found.append(Penalties(config.sampling, context))
     if config.sampling.repeats:

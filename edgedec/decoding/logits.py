@@ -4,7 +4,8 @@
 
 A processor gets the drafted tokens from the last known one to the row; `accept` gets only accepted tokens. A processor
 that names `early` blocks also gets the logits that the model's head computes from the state after each of these blocks:
-the loop runs extra calls of the head alone.
+the loop runs extra calls of the head alone. One that has `gather` asks for forwards of its own (`gathering`). One that
+has `fuse` joins two distributions after all others, what they make of the model's logits and of its own `other` ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.constraint import Constraint
 from edgedec.decoding.context import Context
-from edgedec.sampling import Logits, Sampling, adjust
+from edgedec.decoding.gathering import GathersForwards
+from edgedec.errors import UsageError
+from edgedec.sampling import Logits, Probs, Sampling, adjust
 from edgedec.sampling.best import Best, adjust_best
 from edgedec.sampling.repeats import repeated
 
@@ -53,6 +56,28 @@ class BestProcessor(Protocol):
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:
         """The k best with the scores that `process` would give them, and valid bounds for the other tokens."""
+        ...
+
+
+@runtime_checkable
+class FusesDistributions(Protocol):
+    """A processor that joins two distributions of the next token, both after penalties, constraint and cuts."""
+
+    def other(self, path: Sequence[int]) -> Logits:
+        """The logits [vocab] of the second distribution after `path`."""
+        ...
+
+    def fuse(self, own: Probs, other: Probs, path: Sequence[int]) -> Probs:
+        """The distribution after `path`; those of the places before it were fused first."""
+        ...
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """A processor that depends on the tokens of the text."""
+
+    def attach(self, context: Context) -> None:
+        """Read the text of this context from here on."""
         ...
 
 
@@ -169,6 +194,13 @@ class LogitsChain:
         # The k best are used only if all processors support them.
         self._best = [processor for processor in processors if isinstance(processor, BestProcessor)]
         self.takes_best = len(self._best) == len(processors)
+        self.gathers = tuple(each for each in processors if isinstance(each, GathersForwards))
+        fusing = [each for each in processors if isinstance(each, FusesDistributions)]
+        if len(fusing) > 1:
+            raise UsageError("processors: two that fuse whole distributions; give one of them")
+        self.fusing = fusing[0] if fusing else None
+        # Processors that also change the logits of the second distribution.
+        self._both = [each for each in processors if not each.early and not isinstance(each, GathersForwards)]
 
     def __len__(self) -> int:
         return len(self._processors)
@@ -177,6 +209,12 @@ class LogitsChain:
         """Apply all processors to the logits of a row [vocab]."""
         for processor in self._processors:
             logits = processor.process(logits, path, early)
+        return logits
+
+    def process_other(self, logits: Logits, path: Sequence[int]) -> Logits:
+        """Apply those that are about the text, not about the model, to the logits of a second distribution."""
+        for processor in self._both:
+            logits = processor.process(logits, path, {})
         return logits
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:

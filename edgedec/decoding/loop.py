@@ -22,7 +22,17 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
-from edgedec.decoding.messages import DecodeLoop, DraftedStep, Request, Stats, StepResult, Steps, Token, Waiting
+from edgedec.decoding.messages import (
+    DecodeLoop,
+    DraftedStep,
+    Request,
+    Stats,
+    StepResult,
+    Steps,
+    Together,
+    Token,
+    Waiting,
+)
 from edgedec.decoding.reading import read_pending
 from edgedec.decoding.step import VerifiedStep
 from edgedec.errors import UsageError
@@ -193,7 +203,7 @@ class TextGeneration:
         """Whether the runtime makes this call and further ones by itself (`rest`)."""
         return draft.steps is not None or (draft.unseen and self.context.left > 0)
 
-    def verify(self, rows: Rows, draft: Draft) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
+    def verify(self, rows: Rows, draft: Draft) -> Generator[Together | Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the rows and the draft, and choose the tokens that follow."""
         if draft is self._resting:
             return self.step.run(rows, draft, _NONE, 0)
@@ -259,5 +269,7 @@ class TextGeneration:
         room = min(context.cache.capacity - len(context.ids), rope_room(context.cache, len(context.ids)))
         if context.policy is not None:
             room = min(room, context.policy.room(context.cache.length))
+        for processor in self.step.chooser.chain.gathers:
+            room = min(room, processor.room(context))
         room = max(0, room if left is None else min(room, left - 1))
         return min(room, self.capabilities.largest_call - pending)

@@ -92,17 +92,19 @@ class Steps:
 
 
 class Together(NamedTuple):
-    """One or more calls of forks of one text, to be run in one forward; answered by a list, a `Completed` for each."""
+    """One or more calls of one text, of its forks or of its companions, to be run in one forward; answered by a list, a
+    `Completed` for each."""
 
     requests: Sequence[Request]
 
 
 # Yields calls, each answered by a `Completed`; offers of drafts, each answered by a `Grant`; the generated tokens; and
 # steps of the runtime's own, whose tokens the runner takes.
-# Where the runner accepts it (`ConstraintHooks.parks`), also `Waiting`.
-DecodeLoop = Generator[Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
-# The same for a loop that holds several forks: a search, best of n. `Together` is answered by a list of `Completed`.
-ForkLoop = Generator[Together | Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
+# Where the runner accepts it (`ConstraintHooks.parks`), also `Waiting`; `Together`, answered by a list of `Completed`,
+# where processors ask for calls beside a step's own (`gathering`).
+DecodeLoop = Generator[Together | Request | DraftedStep | Offer | Token | Waiting | Steps, Any, None]
+# The same for a loop that holds several forks: a search, best of n.
+ForkLoop = DecodeLoop
 
 
 @dataclass(slots=True)

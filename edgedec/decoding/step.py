@@ -14,8 +14,9 @@ from edgedec.decoding.chooser import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Sampled
+from edgedec.decoding.gathering import GatheringStep, run_gathered
 from edgedec.decoding.logits import MaskPending
-from edgedec.decoding.messages import Completed, DraftedStep, Stats, StepResult, Token, Waiting
+from edgedec.decoding.messages import Completed, DraftedStep, Stats, StepResult, Together, Token, Waiting
 from edgedec.decoding.native_steps import NativeSteps, takes
 from edgedec.decoding.verify import follow, verifier, walk
 from edgedec.runtime import Call, Capabilities, Drawing, Logits, Outputs, Rows
@@ -72,7 +73,7 @@ class VerifiedStep:
 
     def run(
         self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int
-    ) -> Generator[Call | DraftedStep | Waiting, Any, StepResult]:
+    ) -> Generator[Together | Call | DraftedStep | Waiting, Any, StepResult]:
         """Run the pending rows and the draft below them, and verify it. The cache then ends with the last known token;
         the accepted rows are still pending. wanted, prompt_rows: as of `call`."""
         if len(first) == 1 and takes(draft, wanted, self._greedy) and self.native.possible():
@@ -111,10 +112,16 @@ class VerifiedStep:
         call = Call(ran, context.cache, blocks, hidden, wanted, context.adapter)
         return PlannedCall(call if context.policy is None else context.policy.shape(call), rows, root, begin, drawing)
 
-    def forward(self, planned: PlannedCall) -> Generator[Call, Completed, Completed]:
-        """Run the call. If it fails, the random number that it drew is put back."""
+    def forward(self, planned: PlannedCall) -> Generator[Together | Call, Any, Completed]:
+        """Run the call, and what processors ask for beside it. If it fails, the random number that it drew is put
+        back."""
+        gathers = self.chooser.chain.gathers
         try:
-            return (yield planned.call)
+            if gathers:
+                step = GatheringStep(self.context, planned.rows, planned.root)
+                return (yield from run_gathered(planned.call, step, gathers))
+            done: Completed = yield planned.call
+            return done
         except BaseException:
             if planned.drawing is not None:
                 planned.drawing.take_back()

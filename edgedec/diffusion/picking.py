@@ -59,6 +59,8 @@ class Picker:
         self.chooser = Chooser(banned, context, ends, capabilities)
         if self.chooser.chain.early:
             raise UsageError("processors that read inner layers: a diffusion model is decoded without them")
+        if self.chooser.chain.gathers:
+            raise UsageError("processors that ask for forwards: a diffusion model is decoded without them")
         self.in_order = len(self.chooser.chain) > 1 or config.sampling.extended
         least = self.plain and not everything and capabilities.logsum
         self.outputs = Outputs(top=BEST + 1, logsum=True) if least else ALL_LOGITS

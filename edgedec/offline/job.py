@@ -12,13 +12,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from edgedec.decoding.config import OPTIONS
 from edgedec.errors import UsageError
+from edgedec.fusion import make_shaping
 from edgedec.offline.journal import Entry, Journal
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.reading import Row, format_of, length, reading
 from edgedec.offline.row import Defaults, RowRequest, RowResult
 from edgedec.offline.runner import BatchRunner
 from edgedec.offline.writing import write
-from edgedec.processors import make_processors
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -109,8 +109,7 @@ class BatchJob:
         found = RequestParser(model, replace(self.defaults, seed=header["seed"]), header["created"], header["job"])
         if self.defaults.constraint is not None:
             found.constraint(*self.defaults.constraint)
-        if self.defaults.processors:
-            make_processors(model, self.defaults.processors)
+        make_shaping(model, self.defaults.fuse, self.defaults.processors)
         return found
 
     def _generate(
@@ -170,6 +169,8 @@ class BatchJob:
         about = {**self.about, **defaults, **options}
         if self.defaults.processors:
             about["processors"] = self.defaults.processors
+        if self.defaults.fuse:
+            about["fuse"] = self.defaults.fuse
         return {
             "input": {"format": self._format(), "size": self._size()},
             "about": {name: _plain(value) for name, value in about.items()},

@@ -10,6 +10,7 @@ from edgedec.constraints import given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS, parse_options
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.fusion import check_fusion
 from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from edgedec.constraints import Constraint
     from edgedec.model import Model
 
-# The column of logits processors, in words or as JSON.
-PROCESSORS = "processors"
+# The columns of logits processors and fusions, in words or as JSON.
+PROCESSORS, FUSE = "processors", "fuse"
 RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
 _KEPT = 16
 
@@ -73,7 +74,11 @@ class RequestParser:
         processors = data.get(PROCESSORS, self.defaults.processors)
         if PROCESSORS in data:
             check_processors(processors)
-        return RowRequest(write, ids, config, constraint[:2] if constraint else self.defaults.constraint, processors)
+        fuse = data.get(FUSE, self.defaults.fuse)
+        if FUSE in data:
+            check_fusion(fuse)
+        form = constraint[:2] if constraint else self.defaults.constraint
+        return RowRequest(write, ids, config, form, processors, fuse)
 
     def constraint(self, kind: str, text: str) -> Constraint:
         """A constraint for one text; compiled once for many."""
@@ -105,7 +110,7 @@ class RequestParser:
 
 def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
     """A function that writes the row's number, its columns that are not options, and the result."""
-    known = {*OPTIONS, *given.text_options(), PROCESSORS, column, "messages"}
+    known = {*OPTIONS, *given.text_options(), PROCESSORS, FUSE, column, "messages"}
     kept: Out = {}
     for name, value in data.items():
         if name not in known:

@@ -28,7 +28,8 @@ class RowResult(NamedTuple):
 class RowRequest:
     """The generation request of a row, and `write`, which converts the result to a line of the output.
 
-    `constraint`: its kind and text; `processors`: logits processors by name; `error`: the reason if the row is invalid.
+    `constraint`: its kind and text; `processors`, `fuse`: by name; `error`: the reason if the row is
+    invalid.
     """
 
     write: Callable[[RowResult], Out]
@@ -36,6 +37,7 @@ class RowRequest:
     config: GenerationConfig = field(default_factory=GenerationConfig)
     constraint: tuple[str, str] | None = None
     processors: Words = ()
+    fuse: Words = ()
     error: str = ""
 
 
@@ -48,6 +50,7 @@ class Defaults:
     seed: int = 0
     column: str = "prompt"
     processors: Words = ()
+    fuse: Words = ()
 
 
 def messages(given: object) -> list[dict[str, object]]:

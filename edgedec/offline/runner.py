@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from edgedec.decoding.messages import Token
 from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.errors import ContextFull, EdgedecError
+from edgedec.fusion import make_shaping
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.row import RowRequest, RowResult
-from edgedec.processors import make_processors
 from edgedec.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ class BatchRunner:
         config = request.config
         if request.constraint is not None:
             config = config.override({"constraint": self._parser.constraint(*request.constraint)})
-        if request.processors:
-            config = config.override({"processors": make_processors(self._parser.model, request.processors)})
+        if request.processors or request.fuse:
+            shaping = make_shaping(self._parser.model, request.fuse, request.processors)
+            config = config.override({"processors": shaping})
         text = _Text(session, request)
 
         def on_token(token: Token | None) -> None:

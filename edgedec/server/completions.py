@@ -15,7 +15,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.logits import LogitsProcessor
 from edgedec.diffusion.decoding import DiffusionDecoding, check_canvas, check_ids, check_scores
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.processors import make_processors
+from edgedec.fusion import make_shaping
 from edgedec.runtime import Adapter
 from edgedec.server import thinking, tools
 from edgedec.server.api import Prompt, TextRequest
@@ -180,13 +180,12 @@ def _too_long(count: str, context: int, name: str) -> APIError:
 
 
 def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ...]:
-    """New logits processors for a text."""
-    if not request.processors:
-        return ()
+    """New fusions and logits processors for a text."""
     try:
-        return make_processors(model, request.processors)
+        return make_shaping(model, request.fuse, request.processors)
     except EdgedecError as error:
-        raise APIError(400, str(error), "processors", "invalid_value") from None
+        name = "fuse" if str(error).startswith("fuse") else "processors"
+        raise APIError(400, str(error), name, "invalid_value") from None
 
 
 def _constraints(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> list[Constraint | None]:

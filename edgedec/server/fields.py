@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec import processors
+from edgedec import fusion, processors
 from edgedec.constraints import given
 from edgedec.decoding.config import OPTIONS
 from edgedec.plugins.about import schema as schema_of_family
@@ -69,11 +69,12 @@ def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GENERATION = {name: nullable({**option.schema, **NARROWER.get(name, {})}) for name, option in OPTIONS.items()}
-# Constraints by the names of their kinds and by vLLM's names; logits processors.
+# Constraints by the names of their kinds and by vLLM's names; logits processors, fusions.
 SHAPING: dict[str, Any] = {
     **{name: nullable(given.schema(kind)) for name, kind in given.fields().items()},
     given.STRUCTURED: nullable(given.structured_schema()),
     "processors": nullable(schema_of_family(processors.FAMILY)),
+    "fuse": nullable(schema_of_family(fusion.FAMILY)),
 }
 _COMMON = {
     **WHO,

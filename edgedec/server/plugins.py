@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The families that are useful to a client.
 LISTED = (
-    *("drafters", "policies", "constraints", "processors"),
+    *("drafters", "policies", "constraints", "processors", "fusion"),
     *("schedules", "blocks", "keeping", "ends", "verify"),
 )
 

@@ -1,4 +1,4 @@
-"""The constraint and the logits processors of a request."""
+"""The constraint, the logits processors and the fusions of a request."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from edgedec.constraints import given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.errors import UsageError
+from edgedec.fusion import check_fusion
 from edgedec.processors import check_processors
 from edgedec.server.errors import APIError
 
@@ -22,17 +23,19 @@ def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
 
 
 def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: str = "") -> dict[str, Any]:
-    """The members `constraint` and `processors` of a TextRequest. form: the constraint of the endpoint's own format;
-    choice: auto or required if the model may or must call functions."""
+    """The members `constraint`, `processors` and `fuse` of a TextRequest. form: the constraint of the endpoint's own
+    format; choice: auto or required if the model may or must call functions."""
     constraint = _only(form, body)
     if choice and constraint is not None:
         constraint = with_tools(constraint, form, choice)
-    processors = body.get("processors", ())
+    processors, fuse = body.get("processors", ()), body.get("fuse", ())
     try:
         check_processors(processors)
+        check_fusion(fuse, local=False)
     except UsageError as error:
-        raise APIError(400, str(error), "processors", "invalid_value") from None
-    return {"constraint": constraint, "processors": processors}
+        name = "fuse" if str(error).startswith("fuse") else "processors"
+        raise APIError(400, str(error), name, "invalid_value") from None
+    return {"constraint": constraint, "processors": processors, "fuse": fuse}
 
 
 def with_tools(constraint: GivenConstraint, form: GivenConstraint | None, choice: str) -> GivenConstraint | None:

@@ -29,7 +29,7 @@ from edgedec.cli._flags.machine import (
 )
 from edgedec.cli._flags.option import option
 from edgedec.cli._flags.output import Json, Logprobs, ShowStats, Verbose
-from edgedec.cli._flags.processors import ProcessorWords, processors_for
+from edgedec.cli._flags.shaping import FuseWords, ShapingFlags
 from edgedec.cli._flags.template import TemplateFlags
 from edgedec.cli._flags.texts import PromptFlags, read_prompt, read_text
 from edgedec.cli._flags.training import TrainFlags
@@ -44,6 +44,7 @@ __all__ = [
     "DeviceWord",
     "DiffusionWords",
     "Engine",
+    "FuseWords",
     "GenerationFlags",
     "Json",
     "KVFormat",
@@ -54,9 +55,9 @@ __all__ = [
     "ModelName",
     "OnFull",
     "OnFullMode",
-    "ProcessorWords",
     "PromptFlags",
     "SeededGeneration",
+    "ShapingFlags",
     "ShowStats",
     "SkipSpeed",
     "Speculate",
@@ -71,7 +72,6 @@ __all__ = [
     "open_model",
     "option",
     "parse_bias",
-    "processors_for",
     "read_prompt",
     "read_text",
     "with_seed",
