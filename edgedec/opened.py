@@ -25,6 +25,8 @@ class OpenedModel:
         self.bundle, self.runtime, self.prefixes = bundle, runtime, prefixes
         # By default the bundle's; callers may replace it.
         self.chat_template = bundle.manifest.text.chat_template
+        # Of a server's texts that name none (`edgedec.fusion`).
+        self.fuse = ""
 
     @property
     def spec(self) -> ModelSpec:

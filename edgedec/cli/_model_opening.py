@@ -36,6 +36,7 @@ class ModelOpening:
     device: str = ""
     device_cache: int = 0
     diffusion: str = ""
+    fuse: str = ""
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
         """The only model, and limits that fit the memory; errors of the first request are raised here."""
@@ -101,15 +102,20 @@ class ModelOpening:
 
     def _open(self, name: str) -> edgedec.Model:
         place = self.device, self.device_cache
-        return o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion)
+        model = o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion)
+        model.fuse = self.fuse
+        return model
 
     def _adapter(self, model: edgedec.Model, file: Path) -> Adapter:
         return model.adapter(file)
 
     def _try(self, model: edgedec.Model, context: int) -> None:
         """Raise the errors of a model that cannot be used."""
+        from edgedec.fusion import make_fusion
+
         session = model.session(context=context or None, speculate=self.speculate)
         _ = model.tokenizer
+        make_fusion(model, self.fuse)
         longest: int | None = getattr(model.runtime, "longest", None)
         if longest is not None and longest < session.capacity:
             raise UsageError(

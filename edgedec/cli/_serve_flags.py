@@ -202,6 +202,7 @@ class EngineFlags:
     speculate: o.Speculate = "auto"
     cache: o.CacheWords = "full"
     diffusion: o.DiffusionWords = ""
+    fuse: o.FuseWords = ""
 
     def opening(self, template: o.TemplateFlags, device_cache: int) -> ModelOpening:
         """How models are opened. device_cache: bytes of a GPU's memory for the caches of one, 0: all that is free."""
@@ -215,4 +216,5 @@ class EngineFlags:
             device=self.device,
             device_cache=device_cache,
             diffusion=self.diffusion,
+            fuse=self.fuse,
         )

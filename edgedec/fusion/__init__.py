@@ -8,7 +8,7 @@ lossless: relative to the fused distribution, as without drafts. A fusion is a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from edgedec.decoding.logits import FusesDistributions, LogitsProcessor
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from edgedec.opened import OpenedModel
 
 __all__ = [
+    "COMMANDS",
     "FAMILY",
-    "LOCAL",
+    "FILES",
     "MOST",
     "FusionFacts",
     "calibrated_temperature",
@@ -35,21 +36,21 @@ __all__ = [
 FAMILY = Family("edgedec.fusion", "fusion", where="fuse", facts=FusionFacts)
 # Of one generation: each may cost a forward of the model at every token.
 MOST = 4
-# Options that name files or programs.
-LOCAL = frozenset({"bundle", "adapter", "command"})
+# Options that name files, and programs.
+FILES, COMMANDS = frozenset({"bundle", "adapter"}), frozenset({"command", "base_command"})
 
 
-def check_fusion(words: Words, local: bool = True) -> None:
-    """UsageError for words that name no fusion, or options that it does not have. local: may they name files and
-    programs of this machine?"""
+def check_fusion(words: Words, refused: Collection[str] = (), place: str = "") -> None:
+    """UsageError for words that name no fusion, or options that it does not have. refused: options that are not allowed
+    in this place."""
     if not isinstance(words, str | Mapping | list | tuple):
         raise UsageError(f"fuse: must be text, an object or a list, not {type(words).__name__}")
     choices = FAMILY.parse(words) if words else []
     if len(choices) > MOST:
         raise UsageError(f"fuse: {len(choices)}; at most {MOST} are allowed")
     for name, options in choices:
-        if not local and (named := sorted(LOCAL & set(options))):
-            raise UsageError(f"fuse {name}: {named[0]}: not in a request; start the server with --fuse instead")
+        if named := sorted(set(refused) & set(options)):
+            raise UsageError(f"fuse {name}: {named[0]}: not {place}")
 
 
 def make_fusion(model: OpenedModel, words: Words) -> tuple[LogitsProcessor, ...]:

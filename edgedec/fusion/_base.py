@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.gathering import Gathering, GatheringStep
+from edgedec.decoding.logits import Early
 from edgedec.fusion._companion import Companion
 from edgedec.sampling import Logits
 
@@ -46,6 +47,37 @@ class WithCompanion:
         twin.__dict__ |= self.__dict__
         twin.companion = self.companion.fork()
         return twin
+
+
+class OfCandidates(WithCompanion):
+    """A processor that chooses among a few candidates by scores, which it finds while it gathers; drafts are not
+    used."""
+
+    def __init__(self, companion: Companion) -> None:
+        super().__init__(companion)
+        self._chosen: tuple[list[int], Logprobs] = [], np.zeros(0)
+
+    def choose(self, tokens: list[int], scores: Logprobs) -> None:
+        """The scores of the next token; all others are forbidden."""
+        self._chosen = tokens, scores
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        if self.idle:
+            return logits
+        assert not path
+        tokens, scores = self._chosen
+        found = np.full(len(logits), -np.inf, np.float32)
+        found[tokens] = scores
+        return found
+
+    def room(self, context: Context) -> int:
+        return super().room(context) if self.idle else 0
+
+
+def likeliest(logits: Logits, n: int) -> list[int]:
+    """The tokens of the n largest logits, the largest first; of equals the lowest id first."""
+    found: list[int] = np.argsort(-logits, kind="stable")[:n].tolist()
+    return [token for token in found if logits[token] > -np.inf]
 
 
 def log_softmax(logits: Logits, temperature: float = 1.0) -> Logprobs:

@@ -6,7 +6,7 @@ fork has a cache of its own. What the text forgets (a sliding context, another p
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Self
 
 from edgedec.cache import Cache
@@ -18,6 +18,7 @@ from edgedec.errors import ContextFull, UsageError
 from edgedec.fusion._source import Source
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Logits, Outputs, Rows, suit, suits
 
+Seen = Callable[[int, CallResult], None]
 Reading = Generator[Sequence[Request], Sequence[Completed], CallResult]
 
 
@@ -43,13 +44,17 @@ class Companion:
         """Run the step's rows after this text."""
         yield from self.read(step, ALL_LOGITS)
 
-    def read(self, step: GatheringStep, outputs: Outputs) -> Reading:
-        """As `gather`; returns the outputs of the last token and of drafted ones, hidden states of all rows read."""
+    def read(self, step: GatheringStep, outputs: Outputs, seen: Seen | None = None) -> Reading:
+        """As `gather`; returns the outputs of the last token and of drafted ones. seen: gets the place in the text and
+        the result of each call."""
         cache = self._follow(step.context)
         first = self._ids[cache.length :]
         size = self.source.runtime.capabilities.chunk(cache.length)
         while len(first) > size:
-            yield from self._run(Rows.chain(first[:size], cache.length), outputs._replace(logits=False), step.context)
+            rows = Rows.chain(first[:size], cache.length)
+            part = yield from self._run(rows, outputs._replace(logits=False), step.context)
+            if seen is not None:
+                seen(cache.length, part)
             cache.commit(range(size))
             first, size = self._ids[cache.length :], self.source.runtime.capabilities.chunk(cache.length)
         last = len(first) - 1
@@ -57,6 +62,8 @@ class Companion:
         below = [last + parent - step.root for parent in parents]
         rows = Rows.tree([*first, *drafted], [*range(-1, last), *below], cache.length)
         result = yield from self._run(rows, outputs._replace(logits_from=last), step.context)
+        if seen is not None:
+            seen(cache.length, result)
         self._rows, self._logits, self._last, self._node = rows, result.logits, last, last
         self._paths = paths_of(drafted, [parent - step.root - 1 for parent in parents])
         return result
@@ -115,7 +122,11 @@ class Companion:
 
     def room(self, context: Context) -> int:
         """The most drafted rows that fit below this text."""
-        return max(self.source.capacity(context) - self.source.length(context), 0)
+        return max(self.left(context), 0)
+
+    def left(self, context: Context) -> int:
+        """The tokens that the second text may still grow by."""
+        return self.source.capacity(context) - self.source.length(context)
 
     def held(self, tokens: int) -> int:
         """The tokens that its cache holds of the text's own runtime."""
@@ -127,7 +138,7 @@ class Companion:
         if (n := self.source.length(context)) > (most := self.source.capacity(context)):
             raise ContextFull(f"{self._where}: {n} tokens do not fit its context of {most}; shorten the prompts")
         if self._cache is None:
-            self._cache = self.source.runtime.new_cache(most)
+            self._cache = self.source.runtime.new_cache(most + self.source.extra)
         cache = self._cache
         cache.rollback()
         keep = cache.length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgedec.bundle.adapter import open_adapter
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Source:
     """own: the runtime is the text's own. prompt: in place of the text's prompt; None: the same. last: only so many of
-    the last tokens of the text's prompt; 0: all. adapter: of its calls, unless it follows the text's."""
+    the last tokens of the text's prompt; 0: all. adapter: of its calls, unless it follows the text's. extra: rows below
+    the text that are never part of it."""
 
     runtime: Runtime
     own: bool = True
@@ -30,6 +31,7 @@ class Source:
     last: int = 0
     adapter: Adapter | None = None
     follows_adapter: bool = True
+    extra: int = 0
 
     def adapter_of(self, context: Context) -> Adapter | None:
         """The adapter of its calls beside this text."""
@@ -56,18 +58,20 @@ class Source:
         return min(most + len(self.prompt or ()), max(most, longest)) if self.own else min(most, longest)
 
 
-def source_of(host: OpenedModel, where: str, bundle: str = "", adapter: str = "", prompt: str | None = None) -> Source:
+def source_of(
+    host: OpenedModel, where: str, bundle: str = "", adapter: str = "", prompt: str | None = None, extra: int = 0
+) -> Source:
     """The source that options name: at most one of a bundle with the same tokens, an adapter file or `none` for the
     model without one, and a prompt."""
     given = [name for name, value in (("bundle", bundle), ("adapter", adapter), ("prompt", prompt or "")) if value]
     if len(given) > 1:
         raise UsageError(f"{where}: {' and '.join(given)}: one of them only")
     if bundle:
-        return _of_bundle(host, where, bundle)
+        return replace(_of_bundle(host, where, bundle), extra=extra)
     if adapter:
-        return _of_adapter(host, where, adapter)
+        return replace(_of_adapter(host, where, adapter), extra=extra)
     ids: Sequence[int] | None = host.tokenizer.encode(prompt) if prompt else None
-    return Source(host.runtime, prompt=None if ids is None else tuple(ids))
+    return Source(host.runtime, prompt=None if ids is None else tuple(ids), extra=extra)
 
 
 def _of_bundle(host: OpenedModel, where: str, path: str) -> Source:

@@ -96,6 +96,8 @@ class Anchor(WithCompanion):
 
     def budget(self, path: Sequence[int] = ()) -> float:
         """k_t of the token after a path."""
+        if self._k == inf:
+            return inf
         spent = self.spent + sum(self._costs[tuple(path[:n])] for n in range(len(path)))
         return max(0.0, (self.tokens + len(path) + 1) * self._k - (self.debt or 0.0) - spent)
 
@@ -118,10 +120,10 @@ class Anchor(WithCompanion):
 def anchored(risky: Probs, safe: Probs, budget: float) -> tuple[Probs, float]:
     """The distribution nearest to `risky` on the path from `safe`, and its divergence from `safe`: at most `budget`.
 
-    Worked example, risky .9 .1, safe .5 .5, budget .1:  θ = .41 -> .71 .29, whose divergence is .0911
+    Worked example, risky .9 .1, safe .5 .5, budget .1:  θ = .43 -> .72 .28
     """
     if budget == inf:
-        return risky, inf
+        return risky, 0.0  # not counted: nothing is ever short
     if budget <= 0:
         return safe, 0.0
     _, at_risky, at_safe = np.intersect1d(risky.ids, safe.ids, assume_unique=True, return_indices=True)

@@ -10,7 +10,7 @@ from edgedec.constraints import given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS, parse_options
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.fusion import check_fusion
+from edgedec.fusion import COMMANDS, check_fusion
 from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json
@@ -76,7 +76,7 @@ class RequestParser:
             check_processors(processors)
         fuse = data.get(FUSE, self.defaults.fuse)
         if FUSE in data:
-            check_fusion(fuse)
+            check_fusion(fuse, COMMANDS, "in a row; give it with --fuse instead")
         form = constraint[:2] if constraint else self.defaults.constraint
         return RowRequest(write, ids, config, form, processors, fuse)
 

@@ -182,7 +182,7 @@ def _too_long(count: str, context: int, name: str) -> APIError:
 def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ...]:
     """New fusions and logits processors for a text."""
     try:
-        return make_shaping(model, request.fuse, request.processors)
+        return make_shaping(model, model.fuse if request.fuse is None else request.fuse, request.processors)
     except EdgedecError as error:
         name = "fuse" if str(error).startswith("fuse") else "processors"
         raise APIError(400, str(error), name, "invalid_value") from None

@@ -9,7 +9,7 @@ from typing import Any
 from edgedec.constraints import given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.errors import UsageError
-from edgedec.fusion import check_fusion
+from edgedec.fusion import COMMANDS, FILES, check_fusion
 from edgedec.processors import check_processors
 from edgedec.server.errors import APIError
 
@@ -28,10 +28,11 @@ def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: st
     constraint = _only(form, body)
     if choice and constraint is not None:
         constraint = with_tools(constraint, form, choice)
-    processors, fuse = body.get("processors", ()), body.get("fuse", ())
+    processors, fuse = body.get("processors", ()), body.get("fuse")
     try:
         check_processors(processors)
-        check_fusion(fuse, local=False)
+        if fuse is not None:
+            check_fusion(fuse, FILES | COMMANDS, "in a request; start the server with --fuse instead")
     except UsageError as error:
         name = "fuse" if str(error).startswith("fuse") else "processors"
         raise APIError(400, str(error), name, "invalid_value") from None
