@@ -95,6 +95,27 @@ def _tokens(name: str, value: Any) -> frozenset[int]:
     return frozenset(_integer(name, item) for item in value)
 
 
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name}: must be a list of tokens, not {type(value).__name__}")
+    return tuple(_integer(name, item) for item in value)
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name}: must be a list of numbers, not {type(value).__name__}")
+    return tuple(_number(name, item) for item in value)
+
+
+def _sequences(name: str, value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """[[[15043, 7], -1.5]]"""
+    try:
+        pairs = [(tokens, bias) for tokens, bias in value]
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}: {value!r:.60} must be a list such as [[[12, 7], -2.5]]") from None
+    return tuple((_ids(name, tokens), _number(name, bias)) for tokens, bias in pairs)
+
+
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "boolean": _boolean,
     "integer": _integer,
@@ -102,6 +123,9 @@ _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "bias": _bias,
     "strings": _strings,
     "tokens": _tokens,
+    "ids": _ids,
+    "numbers": _numbers,
+    "sequences": _sequences,
 }
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 1000}
 _TOKEN = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
@@ -112,4 +136,11 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "bias": {"type": "object", "maxProperties": 1024, "additionalProperties": {"type": "number"}},
     "strings": {"anyOf": [_TEXT, {"type": "array", "maxItems": 16, "items": _TEXT}]},
     "tokens": {"type": "array", "maxItems": 1024, "items": _TOKEN},
+    "ids": {"type": "array", "maxItems": 1024, "items": _TOKEN},
+    "numbers": {"type": "array", "maxItems": 8, "items": {"type": "number"}},
+    "sequences": {
+        "type": "array",
+        "maxItems": 1024,
+        "items": {"type": "array", "minItems": 2, "maxItems": 2},
+    },
 }

@@ -25,6 +25,7 @@ from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.messages import DecodeLoop, Stats, Token
 from edgedec.decoding.pieces import TextPiece, pieces
+from edgedec.decoding.placed import with_tokens
 from edgedec.decoding.runner import run_loop
 from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.scheduler.batch import Batch, Job
@@ -40,7 +41,6 @@ from edgedec.runtime import Adapter
 from edgedec.runtime.memory import check_memory
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.saved import load_state, save_state, state_path
-from edgedec.text.breakers import breaker_tokens
 from edgedec.text.stream import TextStream
 
 
@@ -186,9 +186,7 @@ class Session:
                 config.constraint.reset()
             for processor in config.processors:
                 processor.reset()
-        if config.sampling.breaks:
-            texts, size = config.sampling.dry_sequence_breakers, self.model.spec.vocab_size
-            config = replace(config, breakers=breaker_tokens(self.model.tokenizer, size, texts))
+        config = with_tokens(config, lambda: self.model.tokenizer, self.model.spec.vocab_size)
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0

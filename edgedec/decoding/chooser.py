@@ -24,6 +24,7 @@ from edgedec.decoding.logits import (
     ReadsText,
     Repeats,
 )
+from edgedec.decoding.placed import Places, SequenceBias
 from edgedec.decoding.shaping import Shaping
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
@@ -227,12 +228,16 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
     for processor in found:
         if isinstance(processor, ReadsText):
             processor.attach(context)
+    if config.biases:
+        found.append(SequenceBias(config, context))
     if config.sampling.adjusts:
         found.append(Penalties(config.sampling, context))
     if config.sampling.repeats:
         found.append(Repeats(config.sampling, context, config.breakers))
     if config.min_tokens and ends:
         found.append(MinTokens(ends, config.min_tokens))
+    if config.places:
+        found.append(Places(config, ends))
     if config.constraint is not None:
         found.append(ConstraintMask(config.constraint, context))
     return LogitsChain(found)

@@ -1,8 +1,9 @@
 """The tokens after which a sequence breaker of DRY is complete, as in llama.cpp: a token that contains it, or a token
-that ends with its beginning and those that spell the rest."""
+that ends with its beginning and those that spell the rest; and the tokens of words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from edgedec.text.tokenizer import Tokenizer
@@ -26,3 +27,10 @@ def breaker_tokens(tokenizer: Tokenizer, size: int, texts: tuple[str, ...]) -> t
                     rest = tokenizer.encode(text[n:], special=False, around=False)[:_TAIL]
                     found[(token, *rest)] = None
     return tuple(found)
+
+
+def word_tokens(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The tokens of each word, at the beginning of a text and after a space, as vLLM has them of `bad_words`."""
+    spellings = [text for word in words for text in (word.lstrip(), " " + word.lstrip())]
+    found = [tuple(tokenizer.encode(text, around=False)) for text in spellings]
+    return tuple(dict.fromkeys(tokens for tokens in found if tokens))

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.placed import Places
 from edgedec.sampling import Probs, Sampling, adjust
 from edgedec.sampling.ordered import candidates, ordered_distribution
+from edgedec.sampling.places import sequence_biased
 from edgedec.sampling.repeats import repeated
 from edgedec.sampling.steering import after, shape, start
 
@@ -64,6 +67,46 @@ def test_the_n_grams_of_hugging_face(size: int) -> None:
         found = theirs.NoRepeatNGramLogitsProcessor(size)(torch.from_numpy(ids)[None], torch.from_numpy(row)[None])
         ours = repeated(row, Sampling(no_repeat_ngram_size=size), ids, ())
         assert np.array_equal(ours, found[0].numpy())
+
+
+SEQUENCES = [[[1, 2, 3], -2.0], [[4], 1.5], [[2, 4], 3.0], [[1, 2, 4], -0.5], [[0, 0, 1, 2, 5], 9.0], [[2, 5], -1.0]]
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [2], [0, 0, 1, 2], [5, 5]])
+def test_the_sequence_bias_of_hugging_face(ids: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.generation.logits_process")
+    row = np.random.default_rng(0).normal(0, 2, 8).astype(np.float32)
+    found = theirs.SequenceBiasLogitsProcessor(SEQUENCES)(torch.tensor([ids]), torch.from_numpy(row)[None])[0]
+    ours = sequence_biased(row, ids, [(tuple(tokens), bias) for tokens, bias in SEQUENCES])
+    assert np.abs(ours - found.numpy()).max() < 1e-6
+    words = [tokens for tokens, _ in SEQUENCES]
+    banned = theirs.NoBadWordsLogitsProcessor(words)(torch.tensor([ids]), torch.from_numpy(row)[None])[0]
+    assert np.array_equal(sequence_biased(row, ids, [(tuple(w), -np.inf) for w in words]), banned.numpy())
+
+
+@pytest.mark.parametrize("n", range(9))
+def test_the_places_of_hugging_face(n: int) -> None:
+    """A text of one prompt token and n new ones, of 8."""
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.generation.logits_process")
+    row, ids = np.random.default_rng(n).normal(0, 2, 9).astype(np.float32), torch.tensor([[1] * (n + 1)])
+    scores = torch.from_numpy(row)[None]
+
+    def ours(**options: Any) -> Any:
+        return Places(GenerationConfig(max_tokens=8, **options), frozenset({3, 7})).process(row, [1] * n, {})
+
+    decay = theirs.ExponentialDecayLengthPenalty((3, 1.7), [3, 7], 1)(ids, scores)
+    pairs = [
+        (theirs.ForcedBOSTokenLogitsProcessor(4)(ids, scores), ours(forced_tokens=[4])),
+        (theirs.ForcedEOSTokenLogitsProcessor(9, 5)(ids, scores), ours(forced_eos_token_id=5)),
+        (theirs.SuppressTokensAtBeginLogitsProcessor([2, 6], 1)(ids, scores), ours(begin_suppress_tokens=[2, 6])),
+        (decay, ours(exponential_decay_length_penalty=(3, 1.7))),
+    ]
+    for found, own in pairs:
+        assert np.array_equal(np.isinf(found[0].numpy()), np.isinf(own))
+        known = np.isfinite(own)
+        assert np.abs(found[0].numpy()[known] - own[known]).max() < 1e-6 * max(1, np.abs(own[known]).max())
 
 
 def golden() -> list[dict[str, Any]]:

@@ -174,7 +174,7 @@ def test_a_weight_of_nothing_is_plain() -> None:
 @pytest.mark.parametrize("values", [[1.0], [float("nan")] * 4, [float("inf")] * 4])
 def test_a_reward_that_answers_nonsense_is_named(values: list[float]) -> None:
     on = FakeRuntime()
-    with pytest.raises(UsageError, match="fuse value: the reward gave .*need a finite number for each text"):
+    with pytest.raises(UsageError, match=r"fuse value: the reward gave .*need a finite number for each text"):
         run(on, [Value(companion(Source(on, extra=50)), [lambda texts: values], 1.0, 4, 1)])
 
 

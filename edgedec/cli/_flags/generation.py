@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import edgedec
 
 
+# Options that a flag gives as JSON.
+_JSON = ("sequence_bias", "exponential_decay_length_penalty")
+
+
 def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
     """The flag of an option of `GenerationConfig`; the help is the option's own."""
     return option(*flags, help=OPTIONS[name].help + note, **more)
@@ -66,6 +70,22 @@ class GenerationFlags:
     logit_bias: Annotated[
         list[str] | None, _generation("logit_bias", "--logit-bias", metavar="TOKEN=BIAS", note=" (repeatable)")
     ] = None
+    sequence_bias: Annotated[str | None, _generation("sequence_bias", "--sequence-bias", metavar="JSON")] = None
+    bad_words: Annotated[
+        list[str] | None, _generation("bad_words", "--bad-word", metavar="TEXT", note=" (repeatable)")
+    ] = None
+    forced_tokens: Annotated[
+        list[int] | None, _generation("forced_tokens", "--forced-token", metavar="ID", note=" (repeatable)")
+    ] = None
+    forced_eos_token_id: Annotated[int | None, _generation("forced_eos_token_id", "--forced-eos-token-id")] = None
+    begin_suppress_tokens: Annotated[
+        list[int] | None,
+        _generation("begin_suppress_tokens", "--begin-suppress-token", metavar="ID", note=" (repeatable)"),
+    ] = None
+    exponential_decay_length_penalty: Annotated[
+        str | None,
+        _generation("exponential_decay_length_penalty", "--exponential-decay-length-penalty", metavar="[START,FACTOR]"),
+    ] = None
     stop: Annotated[list[str] | None, _generation("stop", "--stop", metavar="TEXT", note=" (repeatable)")] = None
     stop_tokens: Annotated[
         list[int] | None, _generation("stop_tokens", "--stop-token", metavar="ID", note=" (repeatable)")
@@ -81,6 +101,8 @@ class GenerationFlags:
             value = getattr(self, name)
             if name == "logit_bias" and value:
                 yield name, tuple(parse_bias(item) for item in value)
+            elif name in _JSON and value is not None:
+                yield name, OPTIONS[name].parse(value)
             elif value not in (None, []) and (name, value) != ("max_tokens", -1):
                 yield name, value
 
