@@ -17,6 +17,7 @@ PACKAGES = {
     "processors": "edgedec.processors",
     "fusion": "edgedec.fusion",
     "constraints": "edgedec.constraints",
+    "searches": "edgedec.search",
     "schedules": "edgedec.diffusion.schedules",
     "blocks": "edgedec.diffusion.blocks",
     "keeping": "edgedec.diffusion.keeping",

@@ -25,7 +25,7 @@ class Option:
     def parse(self, value: Any) -> Any:
         """The value for the config. Text is read as JSON where the option is not text itself, as a CSV file or a
         command line has nothing else. UsageError if it is of another type."""
-        if isinstance(value, str) and (self.kind != "strings" or value.lstrip()[:1] == "["):
+        if isinstance(value, str) and self.kind != "words" and (self.kind != "strings" or value.lstrip()[:1] == "["):
             value = read_json(self.name, value.lower() if self.kind == "boolean" else value)
         return _PARSERS[self.kind](self.name, value)
 
@@ -116,6 +116,15 @@ def _sequences(name: str, value: Any) -> tuple[tuple[tuple[int, ...], float], ..
     return tuple((_ids(name, tokens), _number(name, bias)) for tokens, bias in pairs)
 
 
+def _words(name: str, value: Any) -> str:
+    """Plug-ins in words, or as JSON, which is kept as text."""
+    if isinstance(value, Mapping | list):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{name}: must be text or an object, not {type(value).__name__}")
+    return value
+
+
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "boolean": _boolean,
     "integer": _integer,
@@ -126,6 +135,7 @@ _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "ids": _ids,
     "numbers": _numbers,
     "sequences": _sequences,
+    "words": _words,
 }
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 1000}
 _TOKEN = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
@@ -143,4 +153,5 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         "maxItems": 1024,
         "items": {"type": "array", "minItems": 2, "maxItems": 2},
     },
+    "words": {"anyOf": [{"type": "string", "maxLength": 4096}, {"type": "object"}]},
 }

@@ -7,7 +7,7 @@ turns and retries cost only their new tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.prefixes import common
-from edgedec.constraints.given import made
-from edgedec.decoding.apply_policy import most_held
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.gathering import held_besides
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.loop import StepTrace, decode_loop
-from edgedec.decoding.messages import DecodeLoop, Stats, Token
+from edgedec.decoding.messages import DecodeLoop, ForkLoop, Stats, Token
 from edgedec.decoding.pieces import TextPiece, pieces
 from edgedec.decoding.placed import with_tokens
 from edgedec.decoding.runner import run_loop
@@ -31,15 +29,16 @@ from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.scoring import next_probs, score, scored
 from edgedec.diffusion.decoding import DiffusionDecoding, check_ids, check_scores, shares, without_mask
-from edgedec.drafters import DrafterContext, Tables
+from edgedec.drafters import Tables
 from edgedec.errors import UsageError
-from edgedec.fusion import make_fusion
+from edgedec.given_options import with_options
 from edgedec.opened import OpenedModel
 from edgedec.policies import CachePolicy
-from edgedec.processors import make_processors
 from edgedec.runtime import Adapter
-from edgedec.runtime.memory import check_memory
-from edgedec.speculation.choose import make_speculation
+from edgedec.search.found import SearchResult
+from edgedec.search.opening import as_job, found, open_search
+from edgedec.search.running import SearchRun
+from edgedec.speculation.choose import session_drafter
 from edgedec.speculation.saved import load_state, save_state, state_path
 from edgedec.text.stream import TextStream
 
@@ -58,15 +57,15 @@ class Session:
         policy: CachePolicy | None = None,
         diffusion: str = "",
     ) -> None:
-        self.model = model
-        self._speculate, self._tables = speculate, tables
-        host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables)
+        self.model, self._speculate = model, speculate
         self._diffusion = DiffusionDecoding.of(model, diffusion, speculate, policy)
-        self._drafter = make_speculation(speculate if self._diffusion is None else "off", host)
+        self._new_drafter = partial(session_drafter, model, speculate if self._diffusion is None else "off", tables)
+        self._drafter = self._new_drafter()
         cache = model.runtime.new_cache(capacity)
         self._context = Context([], 0, cache, sinks, adapter=adapter, policy=policy)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
+        self._search: SearchRun | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -109,7 +108,7 @@ class Session:
     ) -> Iterator[TextPiece]:
         """As `generate`, with the token of each piece. `prompt` may be text or tokens."""
         tokenizer = self.model.tokenizer
-        config = self._config(config, options)
+        config = with_options(self.model, config, options)
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         tokens = self.tokens(ids, config, trace=trace)
         return pieces(tokens, TextStream(tokenizer, config.stop, self._context.ids), self.stats)
@@ -129,7 +128,7 @@ class Session:
         None continues the session's text and the config's constraint in its present state; a new prompt resets the
         constraint. A new generation ends the one before, if it still runs.
         """
-        config = self._config(config, options)
+        config = with_options(self.model, config, options)
         loop = self._loop(ids, config, trace)
         self._context.gaps = Gaps()
         self._running = run_loop(self.model.runtime, loop, self._context.gaps)
@@ -152,7 +151,7 @@ class Session:
 
         The session belongs to the batch until then.
         """
-        config = self._config(config, options)
+        config = with_options(self.model, config, options)
         loop = self._loop(ids, config)
         if on_scores is not None:
             check_scores(self._diffusion)
@@ -161,22 +160,12 @@ class Session:
         most = self.capacity if config.max_tokens is None else len(self._context.ids) + config.max_tokens
         need = min(self.capacity, most) + held_besides(config.processors, min(self.capacity, most))
         sharing = on_scores is None and self._context.policy is None and shares(self._diffusion)
-        return batch.add(self._context, loop, on_token, need, sharing, on_start)
-
-    def _config(self, config: GenerationConfig | None, options: Mapping[str, Any]) -> GenerationConfig:
-        """The config with these options; processors and constraint may be given as strings, fusions are."""
-        given = dict(options)
-        fuse, words = given.pop("fuse", ()), given.get("processors", ())
-        if any(isinstance(item, str | Mapping) for item in (words, *words)):
-            given["processors"] = make_processors(self.model, words)
-        if isinstance(given.get("constraint"), str):
-            given["constraint"] = made(self.model, given["constraint"])
-        config = (config or GenerationConfig()).override(given)
-        return replace(config, processors=(*make_fusion(self.model, fuse), *config.processors)) if fuse else config
+        job = batch.add(self._context, loop, on_token, need, sharing, on_start)
+        return as_job(job, self._search)
 
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
-    ) -> DecodeLoop:
+    ) -> DecodeLoop | ForkLoop:
         """The generation of `tokens` as a decoding loop for a runner."""
         self._stop()
         self.stats = Stats()
@@ -190,14 +179,21 @@ class Session:
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
-        model, cache, capabilities = self.model, self._context.cache, self.model.runtime.capabilities
-        most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
-        held = None if self._context.policy is None else most_held(self._context, most, capabilities)
-        check_memory(cache, most, capabilities, held)
+        model, capabilities = self.model, self.model.runtime.capabilities
+        alone = self._diffusion is None and trace is None
+        self._search = open_search(model, self._context, config, self.stats, self._new_drafter, alone)
+        if self._search is not None:
+            return self._search.loop
         if self._diffusion is not None:
             return self._diffusion.loop(self._context, config, self.stats, trace)
         config = without_mask(model.bundle.manifest.diffusion, config)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
+
+    def search(self, words: str, prompt: str | Sequence[int] | None = None, **options: Any) -> SearchResult:
+        """The text that a search finds after `prompt`, as in "beam:width=8" (`edgedec.search`), with the others that it
+        ended with. options: those of `tokens`; scorer=f: f(prompt, text) is the worth of a text."""
+        text = "".join(self.generate(prompt, search=words, **options))
+        return found(self._search, text)
 
     def append(self, ids: Sequence[int]) -> None:
         """Add tokens to the session's text; they are read by the next call."""
@@ -226,12 +222,10 @@ class Session:
         """An independent session with the same text; on a runtime with pages the cache is shared, not copied."""
         twin = Session.__new__(Session)
         twin.__dict__ |= self.__dict__
-        model = self.model  # not this session, which its forks must not keep alive
-        host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, self._tables)
-        twin._drafter = make_speculation(self._speculate if self._diffusion is None else "off", host)
+        twin._drafter = self._new_drafter()
         twin._context = self._context.fork()
         twin._diffusion = None if self._diffusion is None else self._diffusion.fork()
-        twin.stats, twin._running = Stats(), None
+        twin.stats, twin._running, twin._search = Stats(), None, None
         twin._drafter.inherit(self._drafter)
         return twin
 
@@ -245,6 +239,10 @@ class Session:
         """The cache policy in use, whether it is lossy, and how much it keeps; empty without one."""
         policy = self._context.policy
         return {} if policy is None else policy.report(self._context.cache)
+
+    def search_report(self) -> dict[str, Any]:
+        """The search of the last generation, and what it took; empty without one."""
+        return {} if self._search is None else self._search.report()
 
     def diffusion_report(self) -> dict[str, Any]:
         """The methods, passes and rows of diffusion decoding; empty for an autoregressive text."""

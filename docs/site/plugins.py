@@ -29,6 +29,7 @@ NAMED = {
     "processors": "`--processors`, `processors=`: [sampling](sampling.md)",
     "fusion": "`--fuse`, `fuse=`: [fusion](fusion.md)",
     "constraints": "`--regex`, `--choices`, … : [structured output](constraints.md)",
+    "searches": "`--search`, `search=`: [search](search.md)",
     "schedules": "`--diffusion schedule=…`: [diffusion](diffusion.md)",
     "blocks": "`--diffusion blocks=…`: [diffusion](diffusion.md)",
     "keeping": "`--diffusion keep=…`: [diffusion](diffusion.md)",

@@ -50,12 +50,13 @@ class Generation:
 
 
 def _lossy(session: Session) -> dict[str, Any]:
-    """A note on skipped layers, a lossy cache policy or the passes of diffusion decoding; empty without these."""
+    """A note on skipped layers, a lossy cache policy, the passes of diffusion decoding or a search; empty without
+    these."""
     runtime = session.model.runtime
     skipped = {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
     kept = session.cache_report()
-    filled = session.diffusion_report()
-    return {**skipped, **({"cache": kept} if kept else {}), **({"diffusion": filled} if filled else {})}
+    found = {"cache": kept, "diffusion": session.diffusion_report(), "search": session.search_report()}
+    return {**skipped, **{name: report for name, report in found.items() if report}}
 
 
 def rate(count: int, seconds: float) -> float | None:
@@ -70,6 +71,7 @@ def stats_line(stats: dict[str, Any]) -> str:
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
     skipped += _kept(stats["cache"]) if "cache" in stats else ""
     skipped += _filled(stats["diffusion"]) if "diffusion" in stats else ""
+    skipped += _searched(stats["search"]) if "search" in stats else ""
     skipped += f"\nlossy: {stats['speculation']['lossy']}" if "lossy" in stats["speculation"] else ""
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
@@ -91,6 +93,13 @@ def _filled(diffusion: dict[str, Any]) -> str:
     """A line about the passes of diffusion decoding."""
     counts = f"{diffusion['passes']} passes of {diffusion['rows']} rows, {diffusion['blocks']} blocks"
     return f"\ndiffusion {diffusion['methods']}: {counts}, {diffusion['tokens_per_pass']} tokens a pass"
+
+
+def _searched(found: dict[str, Any]) -> str:
+    """A line about a search."""
+    counts = f"{found['candidates']} texts, {found['tokens']} tokens, {found['forwards']} forwards"
+    calls = f", {found['scorer_calls']} scorer calls" if found["scorer_calls"] else ""
+    return f"\n{'lossy: ' if found['lossy'] else ''}search {found['search']}: {counts}{calls}"
 
 
 def describe(token: Token, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -3,7 +3,7 @@ jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any
@@ -22,7 +22,8 @@ class GenerationConfig:
     before so many. stop: strings and stop_tokens: tokens that end the text; ignore_eos: the model's own end tokens do
     not end it. logprobs: how many of the likeliest tokens are reported with each token. constraint: the form of the
     text (`edgedec.constraints`). processors: applied to the logits first, in this order. breakers: the tokens of
-    `Sampling.dry_sequence_breakers`, bad_tokens: of `bad_words`; a session sets both."""
+    `Sampling.dry_sequence_breakers`, bad_tokens: of `bad_words`; a session sets both. search: how the text is chosen
+    among several, in words (`edgedec.search`); scorer: the worth of (prompt, text) for a search that takes one."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
@@ -40,11 +41,13 @@ class GenerationConfig:
         None, "numbers", "[START, FACTOR]: after START tokens the end grows likelier by FACTOR with each."
     )
     ignore_eos: bool = option(False, "boolean", "Go on after the model's end token.")
+    search: str = option("", "words", "Search for the text, as in beam:width=8 or best:n=16: another text.")
     logprobs: int | None = None
     constraint: Constraint | None = field(default=None, compare=False)
     processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)
     breakers: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bad_tokens: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
+    scorer: Callable[[str, str], float] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         given: Any = self.stop

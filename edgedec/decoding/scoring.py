@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.context import Context
-from edgedec.decoding.messages import Completed, DecodeLoop, Request, Stats, Token
+from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, Request, Stats, Token
 from edgedec.decoding.runner import run_requests
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Logits, Rows, Runtime, forward_one
@@ -71,8 +71,8 @@ def _score_step_by_step(runtime: Runtime, context: Context, ids: Sequence[int]) 
 
 
 def scored(
-    loop: DecodeLoop, context: Context, stats: Stats, chunk: int, top: int, on_scores: Callable[[list[Token]], None]
-) -> DecodeLoop:
+    loop: DecodeLoop | ForkLoop, context: Context, stats: Stats, chunk: int, top: int, on_scores: Callable[[list[Token]], None]
+) -> ForkLoop:
     """The loop, after its prompt has been scored."""
     on_scores((yield from score_prompt(context, chunk, top)))
     try:

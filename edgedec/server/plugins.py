@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The families that are useful to a client.
 LISTED = (
-    *("drafters", "policies", "constraints", "processors", "fusion"),
+    *("drafters", "policies", "constraints", "processors", "fusion", "searches"),
     *("schedules", "blocks", "keeping", "ends", "verify"),
 )
 

@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from edgedec.decoding.draft import Drafter
-from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts
+from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts, Tables
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.drafters.sparse import SparseDrafter
 from edgedec.errors import UsageError
+from edgedec.opened import OpenedModel
 from edgedec.plugins import Words
 from edgedec.speculation.bank import AUTO, NAMED, Terms
 from edgedec.speculation.cost_files import host_costs, survey_of
@@ -51,6 +52,11 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters, choice.fixed)
     return governor(drafters, host, choice.fixed, choice.terms)
+
+
+def session_drafter(model: OpenedModel, words: Words, tables: Tables | None) -> Drafter:
+    """A new drafter for a text of a model."""
+    return make_speculation(words, DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables))
 
 
 def _made(choice: _Choice, host: DrafterContext) -> Sequence[tuple[str, Drafter]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli._flags.completing import plugins_of
 from edgedec.cli._flags.option import option
 from edgedec.decoding.config import OPTIONS, GenerationConfig
 
@@ -91,6 +92,16 @@ class GenerationFlags:
         list[int] | None, _generation("stop_tokens", "--stop-token", metavar="ID", note=" (repeatable)")
     ] = None
     ignore_eos: Annotated[bool, _generation("ignore_eos", "--ignore-eos")] = False
+    search: Annotated[
+        str | None,
+        _generation(
+            "search",
+            "--search",
+            metavar="NAME:OPTION=VALUE,…",
+            autocompletion=plugins_of("searches"),
+            note=" `edgedec plugins searches` lists them.",
+        ),
+    ] = None
 
     def config(self, model: edgedec.Model) -> GenerationConfig:
         """The bundle's default settings, replaced by every given flag."""

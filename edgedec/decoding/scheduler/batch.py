@@ -181,11 +181,11 @@ class Batch:
     def _admit(self) -> None:
         self._retire()
         most = self._most + self.extra
-        if not self._waiting or len(self._running) >= most:
+        if not self._waiting or self._places() >= most:
             return
         self._waiting = deque(job for job in self._waiting if not job.done)
         for job in self._order(tuple(self._waiting)):
-            if len(self._running) >= most:
+            if self._running and self._places() + job.width > most:
                 return
             match = self._match(job)
             if match is None:
@@ -195,6 +195,10 @@ class Batch:
                 return
             self._waiting.remove(job)
             self._start(job, match)
+
+    def _places(self) -> int:
+        """The sequences that run; a search counts as its branches."""
+        return sum(job.width for job in self._running)
 
     def _bound(self) -> int:
         """A quick upper bound of `held`: as if nothing were shared."""

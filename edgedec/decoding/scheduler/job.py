@@ -35,8 +35,8 @@ class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error`: the error that ended it, if any.
     `need`: the tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: whether
     it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
-    created. `parked`: its constraint is still computing the mask after its last token, or after drafted tokens
-    (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call; `steps`: those that
+    created; `width`: how many sequences it counts as. `parked`: its constraint is still computing the mask after its
+    last token, or after drafted tokens (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call; `steps`: those that
     it runs instead of calls. `owner`: whose it is, where several share the rows of calls (`shares`).
     """
 
@@ -49,6 +49,7 @@ class Job:
     owner: Owner = ()
     requests: Sequence[Request | DraftedStep] = ()
     forks: list[Context] = field(default_factory=list)
+    width: int = 1
     started: bool = False
     done: bool = False
     error: EdgedecError | None = None

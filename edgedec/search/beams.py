@@ -1,0 +1,133 @@
+"""The beams of one search, or of one group of it: which continuations run on, which have ended, and when it is over.
+
+Rests on transformers' code (`generation/utils.py`, 5.24, Apache 2.0), whose choices these are, ties apart:
+
+- of all continuations the `max(2, 1 + end tokens) * width` best are looked at; the `width` best that do not end run on;
+- one that ends (end token, stop string, most tokens) counts only if it is among the `width` best; its score is the sum
+  of log-probabilities / length ** penalty, the end token counted in both;
+- `early`: true: over once `width` have ended. never, false: over once the best running sum / length ** penalty is not
+  above the worst of `width` ended; the length is, under never and a positive penalty, the longest possible one.
+
+Worked example, width 2, "e" ends, penalty 1, after "a" (-1.0) and "b" (-1.2):
+
+    candidates   a e -1.3   b a -1.5   a a -1.9   b e -2.0      rank 0 ends: "a e" -1.3 / 2 = -0.65
+    run on       b a -1.5   a a -1.9                             rank 3 ends too low and is forgotten
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from edgedec.search.branch import Branch
+from edgedec.search.extending import NextTokens
+from edgedec.search.room import Room
+
+NO_PENALTY: Mapping[int, float] = {}
+
+
+@dataclass(frozen=True)
+class BeamRule:
+    """width: texts that run; penalty: of lengths; early: "false", "true" or "never"."""
+
+    width: int
+    penalty: float = 1.0
+    early: str = "false"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    score: float
+    parent: int
+    token: int
+    end: str
+
+
+class Beams:
+    """running: the texts that go on, the best first, with their sums in `logp`; ended: the best of those that have, the
+    best first, with their scores in `value`; they hold no cache."""
+
+    def __init__(self, room: Room, first: Branch, rule: BeamRule) -> None:
+        self._room, self._rule = room, rule
+        self.running, self.ended, self.over = [first], list[Branch](), False
+
+    @property
+    def looked_at(self) -> int:
+        """How many continuations a step looks at."""
+        return max(2, 1 + len(self._room.ends)) * self._rule.width
+
+    def step(self, following: Sequence[NextTokens], less: Mapping[int, float] = NO_PENALTY) -> list[int]:
+        """Go on by one token. following: the next tokens of each running text, `looked_at` of them and as many more as
+        `less` has; less: taken from the log-probabilities of some. Returns the tokens of the texts that run on."""
+        found = self._candidates(following, less)
+        full = len(self.ended) == self._rule.width
+        if not (full and self._rule.early == "true"):
+            self._end([one for one in found[: self._rule.width] if one.end], following)
+        chosen = [one for one in found if not one.end][: self._rule.width]
+        self._run_on(chosen, following)
+        self._room.counts.tokens += len(chosen)
+        self._judge()
+        return [one.token for one in chosen]
+
+    def _candidates(self, following: Sequence[NextTokens], less: Mapping[int, float]) -> list[_Candidate]:
+        found = [
+            (branch.logp + logp - less.get(token, 0.0), i, token)
+            for i, (branch, nexts) in enumerate(zip(self.running, following, strict=True))
+            for token, logp in zip(nexts.ids, nexts.logps, strict=True)
+        ]
+        found.sort(key=lambda one: (-one[0], one[1], one[2]))
+        return [_Candidate(*one, self._end_of(one[1], one[2])) for one in found[: self.looked_at]]
+
+    def _end_of(self, parent: int, token: int) -> str:
+        """Why a token ends its text; "" if it does not."""
+        branch = self.running[parent]
+        if token in self._room.ends:
+            return "eos"
+        if branch.stream is not None and branch.stream.fork().push(token).stopped:
+            return "stop"
+        return self._room.limit if len(branch.tokens) + 1 >= self._room.most else ""
+
+    def _end(self, candidates: Sequence[_Candidate], following: Sequence[NextTokens]) -> None:
+        for one in candidates:
+            parent = self.running[one.parent]
+            tokens = list(parent.tokens)
+            if one.end != "eos":
+                tokens.append(following[one.parent].token(one.token, self._room.config.logprobs))
+            value = one.score / (len(parent.tokens) + 1) ** self._rule.penalty
+            # Without its cache: the pages of a text that has ended are free.
+            self.ended.append(
+                replace(parent, context=self._room.context, tokens=tokens, logp=one.score, value=value, finish=one.end)
+            )
+        self.ended = sorted(self.ended, key=lambda branch: -branch.value)[: self._rule.width]
+
+    def _run_on(self, chosen: Sequence[_Candidate], following: Sequence[NextTokens]) -> None:
+        """The chosen continuations; the last child of a text takes its cache, the others fork it."""
+        last = {one.parent: at for at, one in enumerate(chosen)}
+        made = [
+            self.running[one.parent] if last[one.parent] == at else self._room.fork(self.running[one.parent])
+            for at, one in enumerate(chosen)
+        ]
+        for branch, one in zip(made, chosen, strict=True):
+            branch.push(following[one.parent].token(one.token, self._room.config.logprobs), 0.0)
+            branch.logp = one.score
+        self.running = made
+
+    def _judge(self) -> None:
+        """Note whether nothing better can come."""
+        complete = [branch for branch in self.running if branch.finish]
+        if complete:  # a constraint without an end token: the text is complete as it is
+            for branch in complete:
+                branch.value = branch.logp / len(branch.tokens) ** self._rule.penalty
+            self.ended = sorted([*self.ended, *complete], key=lambda b: -b.value)[: self._rule.width]
+            self.running = [branch for branch in self.running if not branch.finish]
+        if not self.running:
+            self.over = True
+        elif len(self.ended) == self._rule.width:
+            self.over = self._rule.early == "true" or self._best_possible() <= self.ended[-1].value
+
+    def _best_possible(self) -> float:
+        best = max((branch.logp for branch in self.running), default=-inf)
+        longest = self._rule.early == "never" and self._rule.penalty > 0
+        length = self._room.most if longest else len(self.running[0].tokens)
+        return float(best / length**self._rule.penalty)

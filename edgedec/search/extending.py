@@ -1,0 +1,129 @@
+"""One token further: the next tokens of several branches and their log-probabilities, in one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.decoding.apply_policy import settle
+from edgedec.decoding.messages import Completed, Together, Token, Waiting
+from edgedec.errors import UsageError
+from edgedec.runtime import ALL_LOGITS, Call, CallResult, Capabilities, Logits, Outputs, Rows
+from edgedec.sampling import top_logprobs
+from edgedec.search.branch import Branch
+from edgedec.search.room import Room, read
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class NextTokens:
+    """The likeliest next tokens of a branch, the best first: ids and their log-probabilities after the processors, as
+    many as have any. scores: those of all tokens [vocab], None if only the best were computed; logits: the model's."""
+
+    ids: list[int]
+    logps: list[float]
+    scores: Floats | None = None
+    logits: Logits | None = None
+
+    def token(self, token: int, n: int | None) -> Token:
+        """A token with its log-probability and the n likeliest, if they are wanted."""
+        if n is None or self.logits is None:
+            return Token(token)
+        return Token(token, float(log_softmax(self.logits)[token]), tuple(top_logprobs(self.logits, n)))
+
+
+def extend(
+    room: Room, branches: Sequence[Branch], k: int, whole: bool = False
+) -> Generator[Any, Any, list[NextTokens]]:
+    """The k likeliest next tokens of each branch; its last token is then cached. whole: the scores of all tokens
+    too."""
+    can = room.host.capabilities
+    for branch in branches:
+        yield from _read(room, branch)
+    wanted = [_outputs(branch, k, whole, can) for branch in branches]
+    calls = [_call(branch, outputs) for branch, outputs in zip(branches, wanted, strict=True)]
+    answers: list[Completed] = yield Together(calls)
+    found = list[NextTokens]()
+    for branch, answer in zip(branches, answers, strict=True):
+        context = branch.context
+        context.cache.commit((0,))
+        if context.policy is not None:
+            context.policy.observe(context.cache, answer.result)
+    yield from _masks(room, branches)
+    for branch, answer in zip(branches, answers, strict=True):
+        found.append(_next(branch, answer.result, k))
+    return found
+
+
+def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
+    """Read what is pending but the last token: nothing, unless a rope or a policy forgot what was cached."""
+    context = branch.context
+    if context.policy is not None:
+        yield from settle(context, room.host.capabilities.prefill_chunk)
+    if context.suit() or len(context.ids) != context.cache.length + 1:
+        yield from read(context, room.host)
+
+
+def _call(branch: Branch, outputs: Outputs) -> Call:
+    context = branch.context
+    rows = Rows.chain(context.ids[-1:], context.cache.length)
+    call = Call(rows, context.cache, outputs=outputs, adapter=context.adapter)
+    return call if context.policy is None else context.policy.shape(call)
+
+
+def _outputs(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
+    """The k best with the log-sum where these are all that is needed."""
+    if branch.chain.early:
+        raise UsageError("--search: processors that read inner layers work with searches that roll only (best, first)")
+    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum or can.best_k < k:
+        return ALL_LOGITS
+    return Outputs(top=k, logsum=True)
+
+
+def _masks(room: Room, branches: Sequence[Branch]) -> Generator[Waiting, None, None]:
+    """Wait, where a batch runs other texts meanwhile, until the constraints have their masks."""
+    if not room.context.hooks.parks:
+        return
+    pending = [getattr(branch.config.constraint, "ready", None) for branch in branches]
+    ready = [one for one in pending if one is not None]
+    if not all(one() for one in ready):
+        yield Waiting(lambda: all(one() for one in ready))
+
+
+def _next(branch: Branch, result: CallResult, k: int) -> NextTokens:
+    if result.logits is None:
+        assert result.ids is not None
+        assert result.scores is not None
+        assert result.logsum is not None
+        logps = result.scores[0].astype(np.float64) - float(result.logsum[0])
+        return NextTokens(result.ids[0].tolist(), logps.tolist())
+    logits = result.logits[0]
+    scores = log_softmax(logits)
+    if len(branch.chain):
+        scores = branch.chain.process(scores.astype(np.float32), (), {}).astype(np.float64)
+    ids = best_ids(scores, k)
+    return NextTokens(ids, scores[ids].tolist(), scores, logits)
+
+
+def log_softmax(logits: Logits) -> Floats:
+    """[vocab] -> float64 [vocab]; UsageError if one is NaN."""
+    row = logits.astype(np.float64)
+    top = row.max()
+    if not np.isfinite(top):
+        raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
+    found: Floats = row - top - np.log(np.exp(row - top).sum())
+    return found
+
+
+def best_ids(scores: Floats, k: int) -> list[int]:
+    """The tokens of the k largest scores above -inf, the largest first, the lowest id of equals first."""
+    k = min(k, len(scores))
+    border = np.partition(scores, -k)[-k]
+    found = np.flatnonzero((scores >= border) & (scores > -np.inf))
+    order = np.argsort(-scores[found], kind="stable")[:k]
+    return [int(token) for token in found[order]]

@@ -1,0 +1,1 @@
+"""The searches that ship, one file each; the file's name is the search's."""
