@@ -134,6 +134,14 @@ class LimitFlags:
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens that a request may ask for; 0: no limit.")
     ] = 0
+    allow_scorers: Annotated[
+        bool,
+        typer.Option(
+            "--allow-scorers",
+            help="Requests may name searches that run programs of this machine or open its files: only for clients "
+            "that you trust with both.",
+        ),
+    ] = False
     max_body: Annotated[
         int, typer.Option("--max-body", min=0, help="Bytes that a request may have. 0: 1 MiB and 32 for each token.")
     ] = 0

@@ -77,7 +77,7 @@ def stats_line(stats: dict[str, Any]) -> str:
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
         f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{skipped}"
-        + "".join(f"\n{line}" for line in drafting_lines(stats))
+        + "".join(f"\n{line}" for line in ([] if "search" in stats else drafting_lines(stats)))
     )
 
 

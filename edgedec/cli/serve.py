@@ -117,6 +117,7 @@ def _server(
         speculate=machine.speculate,
         tokens=room.max_total_tokens,
         offload=room.aside,
+        scorers=limits.allow_scorers,
     )
     lora = sources.lora or []
     if sources.models is None:

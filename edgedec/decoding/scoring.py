@@ -71,7 +71,12 @@ def _score_step_by_step(runtime: Runtime, context: Context, ids: Sequence[int]) 
 
 
 def scored(
-    loop: DecodeLoop | ForkLoop, context: Context, stats: Stats, chunk: int, top: int, on_scores: Callable[[list[Token]], None]
+    loop: DecodeLoop | ForkLoop,
+    context: Context,
+    stats: Stats,
+    chunk: int,
+    top: int,
+    on_scores: Callable[[list[Token]], None],
 ) -> ForkLoop:
     """The loop, after its prompt has been scored."""
     on_scores((yield from score_prompt(context, chunk, top)))

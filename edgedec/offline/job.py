@@ -19,6 +19,7 @@ from edgedec.offline.reading import Row, format_of, length, reading
 from edgedec.offline.row import Defaults, RowRequest, RowResult
 from edgedec.offline.runner import BatchRunner
 from edgedec.offline.writing import write
+from edgedec.search import check_search
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -110,6 +111,8 @@ class BatchJob:
         if self.defaults.constraint is not None:
             found.constraint(*self.defaults.constraint)
         make_shaping(model, self.defaults.fuse, self.defaults.processors)
+        if self.defaults.config.search:
+            check_search(self.defaults.config.search)
         return found
 
     def _generate(

@@ -15,6 +15,7 @@ from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json
 from edgedec.processors import check_processors
+from edgedec.search.making import needs_operator
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint
@@ -68,6 +69,8 @@ class RequestParser:
         """A request with the defaults, replaced by the options in `data` and the constraint. Raises an error if they
         are invalid."""
         options = parse_options(data)
+        if runs := options.get("search") and needs_operator(options["search"]):
+            raise UsageError(f"search: {runs} runs a program or opens a file: name it by --search, not in a row")
         config = self.defaults.config.override(options)
         if config.sampling.temperature > 0 and "seed" not in options:
             config = config.override({"seed": (self.defaults.seed + number) % 2**32})

@@ -127,3 +127,20 @@ def best_ids(scores: Floats, k: int) -> list[int]:
     found = np.flatnonzero((scores >= border) & (scores > -np.inf))
     order = np.argsort(-scores[found], kind="stable")[:k]
     return [int(token) for token in found[order]]
+
+
+def add_ends(room: Room, branches: Sequence[Branch]) -> Generator[Any, Any, None]:
+    """Add to `logp` of those that an end token ended the log-probability of an end: the decode loop delivers the token
+    before it, and nothing of the end itself."""
+    ended = [branch for branch in branches if branch.finish == "eos" and room.ends]
+    if not ended:
+        return
+    for branch in ended:
+        branch.context.forget(min(branch.context.cache.length, len(branch.context.ids) - 1))
+        yield from _read(room, branch)
+    answers: list[Completed] = yield Together([_call(branch, ALL_LOGITS) for branch in ended])
+    ends = sorted(room.ends)
+    for branch, answer in zip(ended, answers, strict=True):
+        branch.context.cache.commit((0,))
+        assert answer.result.logits is not None
+        branch.logp += float(np.logaddexp.reduce(log_softmax(answer.result.logits[0])[ends]))

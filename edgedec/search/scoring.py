@@ -13,6 +13,7 @@ from edgedec.decoding.messages import Waiting
 from edgedec.errors import UsageError
 from edgedec.search.branch import Branch
 from edgedec.search.command import CommandScorer
+from edgedec.search.extending import add_ends
 from edgedec.search.host import GivenScorer, SearchHost
 from edgedec.search.room import Room
 
@@ -50,7 +51,7 @@ class ByLikelihood:
         self._mean = mean
 
     def score(self, prompt: str, text: str, branch: Branch) -> Score:
-        return Score(branch.logp / max(len(branch.tokens), 1) if self._mean else branch.logp)
+        return Score(branch.logp / max(branch.length, 1) if self._mean else branch.logp)
 
     def close(self) -> None:
         pass
@@ -123,6 +124,8 @@ def scored(room: Room, branches: Sequence[Branch], scorer: Scorer) -> Generator[
     """Set the value of each branch."""
     found = list[Score]()
     room.uses(scorer.close)
+    if not scorer.asks:
+        yield from add_ends(room, branches)
     for branch in branches:
         if scorer.asks:
             room.counts.scorer_calls += 1

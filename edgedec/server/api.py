@@ -14,6 +14,7 @@ from edgedec.plugins import Words
 from edgedec.server import fields
 from edgedec.server.bodies import MOST_DEPTH, checked, depth
 from edgedec.server.errors import APIError
+from edgedec.server.searching import with_beams
 from edgedec.server.shaping import of_format, shaping_of
 
 # Default tokens of a completion, as OpenAI's.
@@ -107,7 +108,7 @@ def completion(raw: bytes) -> TextRequest:
         raise APIError(400, "suffix: cannot be combined with echo", "suffix", "invalid_value")
     return TextRequest(
         prompts=_prompts(body["prompt"]),
-        best_of=best_of,
+        best_of=0 if body.get("use_beam_search") else best_of,
         logprobs=None if logprobs is None else int(logprobs),
         echo=bool(body.get("echo")),
         suffix=body.get("suffix", ""),
@@ -186,7 +187,7 @@ def _common(body: Mapping[str, Any], tools: Tools | None = None) -> dict[str, An
     wants = body.get("stream_options", {})
     return {
         **shaping_of(body, _format(body), tools.choice if tools else ""),
-        "options": options_of(body),
+        "options": with_beams(body, options_of(body)),
         "target": target_of(body),
         "n": int(body.get("n", 1)),
         "stream": bool(body.get("stream")),

@@ -21,6 +21,7 @@ from edgedec.server import thinking, tools
 from edgedec.server.api import Prompt, TextRequest
 from edgedec.server.errors import APIError
 from edgedec.server.infill import infill
+from edgedec.server.searching import of_choice
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint
@@ -51,9 +52,10 @@ class _Prompt(NamedTuple):
 
 
 def completions(
-    model: Model, request: TextRequest, context: int, most: int, adapter: Adapter | None = None
+    model: Model, request: TextRequest, context: int, most: int, adapter: Adapter | None = None, room: int = 0
 ) -> list[Completion]:
-    """All texts of a request; APIError 400 for unsupported requests. `most`: the most tokens of a text."""
+    """All texts of a request; APIError 400 for unsupported requests. `most`: the most tokens of a text; room: tokens
+    of all caches, 0: any."""
     limit = request.options.get("max_tokens", most)
     if limit > most:
         raise APIError(400, f"max_tokens: this server allows {most} at most", "max_tokens", "invalid_value")
@@ -76,6 +78,7 @@ def completions(
             own = replace(longest, constraint=constraints.pop(), processors=processors)
             seed = config.sampling.seed
             own = own if seed is None else own.override({"seed": seed + choice})
+            own = of_choice(model, own, choice, len(ids), room)
             found.append(Completion(ids, own, echo, scores, thinks, adapter))
     return found
 

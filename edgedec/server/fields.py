@@ -75,6 +75,9 @@ SHAPING: dict[str, Any] = {
     given.STRUCTURED: nullable(given.structured_schema()),
     "processors": nullable(schema_of_family(processors.FAMILY)),
     "fuse": nullable(schema_of_family(fusion.FAMILY)),
+    # vLLM's names of a search.
+    "use_beam_search": or_null("boolean"),
+    "length_penalty": or_null("number", minimum=-10, maximum=10),
 }
 _COMMON = {
     **WHO,

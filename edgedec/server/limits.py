@@ -16,7 +16,7 @@ class ServerLimits:
     """slots: texts at a time, of `context` tokens each; tokens: the most tokens in all caches, 0: as many as the slots
     need; queue: the most waiting requests; seconds: the time limit of a request; offload: a folder for ended texts that
     the caches have no room for, and its size limit in bytes, 0: none; held: the most tokens of a text in the cache at a
-    time, 0: all."""
+    time, 0: all; scorers: requests may name searches that run programs or open files."""
 
     slots: int = 4
     context: int = 1024
@@ -26,6 +26,7 @@ class ServerLimits:
     tokens: int = 0
     offload: tuple[str, int] = ("", 0)
     held: int = 0
+    scorers: bool = False
 
     def __post_init__(self) -> None:
         if 0 < self.tokens < self.each:

@@ -22,6 +22,7 @@ from edgedec.server.metrics import Metrics
 from edgedec.server.pool import ModelPool, ModelSource, ModelTarget, limits_of
 from edgedec.server.preparing import LARGE, Preparation
 from edgedec.server.requests import EndEvent, Submission
+from edgedec.server.searching import check_search
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -92,7 +93,8 @@ class Server:
         """Start the texts of a request."""
         async with self.pool.use(wanted.target) as target:
             limits, most = target.engine.limits, self.settings.most
-            read = partial(completions, target.model, wanted, limits.context, most, target.adapter)
+            check_search(wanted.options, wanted.stream, limits.scorers)
+            read = partial(completions, target.model, wanted, limits.context, most, target.adapter, limits.room)
             if wanted.constraint is None and wanted.tools is None:
                 found = await self._preparation.read(read, wanted.size)
             else:

@@ -36,8 +36,9 @@ class Job:
     `need`: the tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: whether
     it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
     created; `width`: how many sequences it counts as. `parked`: its constraint is still computing the mask after its
-    last token, or after drafted tokens (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call; `steps`: those that
-    it runs instead of calls. `owner`: whose it is, where several share the rows of calls (`shares`).
+    last token, or after drafted tokens (`verifying`), while the other jobs run. `offer`: the draft that it could run in
+    the next call; `steps`: those that it runs instead of calls. `owner`: whose it is, where several share the rows of
+    calls (`shares`).
     """
 
     context: Context

@@ -19,7 +19,7 @@ from edgedec.search.host import SearchHost
 from edgedec.search.options import Early, LengthPenalty, Rank, Width
 from edgedec.search.room import Room
 
-FACTS = SearchFacts(paper="transformers' beam search", rests="authors' code")
+FACTS = SearchFacts(fixed=True, paper="transformers' beam search", rests="authors' code")
 
 
 def make(

@@ -1,7 +1,8 @@
 """Best of n: n texts are sampled side by side, and the likeliest, or the one that a scorer likes most, is given; lossy.
 
 Each text is the decode loop itself, with drafts, constraints and stops; the first is the one that plain decoding gives.
-The rule is common practice; by=mean is what `best_of` of OpenAI's completions does.
+The rule is common practice: likelihood is the log-probability of the text with its end; mean divides it by the length,
+the end counted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def make(
     n: N = 8,
     by: Annotated[
         Literal["mean", "likelihood"],
-        Opt("Without a scorer: the mean of the log-probabilities of the tokens, or their sum."),
+        Opt("Without a scorer: the mean of the log-probabilities of the tokens and the end, or their sum."),
     ] = "mean",
     command: Command = "",
     timeout: Timeout = 10.0,
