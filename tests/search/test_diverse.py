@@ -92,7 +92,9 @@ def test_groups_are_transformers(early: bool, penalty: float) -> None:
         logps = logps_of(runtime, PROMPT)
         for width, groups in ((4, 2), (6, 3), (6, 2)):
             best = group_beam_search(logps, width, groups, 0.5, penalty, 8, early)
-            words = f"diverse:width={width},groups={groups},length_penalty={penalty},early_stopping={str(early).lower()}"
+            words = (
+                f"diverse:width={width},groups={groups},length_penalty={penalty},early_stopping={str(early).lower()}"
+            )
             found = searched(runtime, words, config(), eos=ENDS)
             assert found == [token for token in best if token not in ENDS], (seed, width, groups)
             one = searched(runtime, f"beam:width={width},length_penalty={penalty}", config(), eos=ENDS)
