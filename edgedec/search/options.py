@@ -19,3 +19,5 @@ Command = Annotated[
     str, Opt('A program that scores texts: a line of JSON {"prompt": …, "text": …} in, a line with a number out.')
 ]
 Timeout = Annotated[float, Opt("Seconds that a scorer may take for a text.", above=0, high=3600)]
+Temperature = Annotated[float, Opt("Of what it samples, in place of the generation's.", above=0, high=10)]
+TopP = Annotated[float, Opt("Of what it samples, in place of the generation's.", above=0, high=1)]

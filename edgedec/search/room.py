@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from edgedec.cache import Cache
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import ConstraintHooks
@@ -64,16 +67,33 @@ class Room:
         if self.n_prompt >= self.context.cache.capacity:
             raise ContextFull(f"{self.n_prompt} tokens leave a context of {self.n_prompt} no room: shorten the prompt")
         yield from read(self.context, self.host)
-        return self.branch(self.context.fork(), self.config)
+        return self.branch(self.context.fork(), self.fresh_config())
 
-    def branch(self, context: Context, config: GenerationConfig) -> Branch:
-        """A new branch of this context, with the state of the config's own constraint and processors."""
+    def branch(self, context: Context, config: GenerationConfig, path: tuple[int, ...] = ()) -> Branch:
+        """A new branch of this context, with the state of the config's own constraint and processors. path: of a text
+        with another prompt, whose forks have other random streams."""
         context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
         stream = TextStream(self.host.tokenizer(), config.stop, context.ids) if config.stop else None
         self.counts.candidates += 1
-        found = Branch(context, config, self.ends, self._streams, stream)
+        found = Branch(context, config, self.ends, self._streams, stream, path)
         self.keep([found])
         return found
+
+    def new_cache(self) -> Cache:
+        """An empty cache, for a text with another prompt."""
+        cache = self.context.cache.fork()
+        cache.truncate(0)
+        return cache
+
+    def stream(self, path: tuple[int, ...]) -> np.random.Generator:
+        """The generator of a text with this path."""
+        return self._streams.of(path)
+
+    def fresh_config(self) -> GenerationConfig:
+        """The generation's config with constraint and processors as at its beginning."""
+        constraint = self.config.constraint
+        constraint = None if constraint is None else constraint.fork()
+        return replace(self.config, constraint=constraint, processors=tuple(p.fork() for p in self.config.processors))
 
     def fork(self, branch: Branch) -> Branch:
         """Another branch with the same text."""

@@ -43,7 +43,7 @@ class Hypotheses:
 def group_beam_search(
     logps: LogPs, width: int, groups: int, less: float, penalty: float, most: int, early: bool
 ) -> tuple[int, ...]:
-    """`_group_beam_search` with `HammingDiversityLogitsProcessor` and `BeamSearchScorer`; the best text with its end."""
+    """`_group_beam_search` with `HammingDiversityLogitsProcessor` and `BeamSearchScorer`: the best text."""
     size = width // groups
     beams = [[(0.0, ())] + [(-1e9, ())] * (size - 1) for _ in range(groups)]
     kept, over = [Hypotheses(size, penalty, early) for _ in range(groups)], [False] * groups
@@ -92,9 +92,8 @@ def test_groups_are_transformers(early: bool, penalty: float) -> None:
         logps = logps_of(runtime, PROMPT)
         for width, groups in ((4, 2), (6, 3), (6, 2)):
             best = group_beam_search(logps, width, groups, 0.5, penalty, 8, early)
-            words = (
-                f"diverse:width={width},groups={groups},length_penalty={penalty},early_stopping={str(early).lower()}"
-            )
+            stop = str(early).lower()
+            words = f"diverse:width={width},groups={groups},length_penalty={penalty},early_stopping={stop}"
             found = searched(runtime, words, config(), eos=ENDS)
             assert found == [token for token in best if token not in ENDS], (seed, width, groups)
             one = searched(runtime, f"beam:width={width},length_penalty={penalty}", config(), eos=ENDS)
