@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LoraAdapter, open_adapter
@@ -20,6 +23,9 @@ from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, op
 from edgedec.runtime.trust import trusting
 from edgedec.session import Session
 from edgedec.skipping import skipping
+
+if TYPE_CHECKING:
+    from edgedec.encoding import Ranked
 
 # Tokens of texts that stay cached as prefixes for other sessions: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096
@@ -72,6 +78,7 @@ class Model(OpenedModel):
         default the model's. `diffusion`: how a diffusion model decodes (`edgedec.diffusion`), "" for its defaults; by
         default the model's.
         """
+        self.require_decoder()
         limit = self.spec.context_length
         capacity = context or limit
         if not 1 <= capacity <= limit:
@@ -88,6 +95,33 @@ class Model(OpenedModel):
         if learn:
             session.load_drafters()
         return session
+
+    def embed(
+        self,
+        texts: str | Sequence[str | Sequence[int]],
+        *,
+        prompt: str | None = None,
+        dimensions: int = 0,
+        truncate: bool = False,
+    ) -> NDArray[np.float32]:
+        """A vector of each text [n, width]; of one text [width]. Tokens are taken as they are. prompt: words in front, by
+        name ("query"), "" for none; None: the model's default. dimensions: only the first so many; 0: all. truncate: cut
+        texts that are too long, which are an error else."""
+        given = [texts] if isinstance(texts, str) else texts
+        found = self.encoder.embed(given, prompt=prompt, dimensions=dimensions, truncate=truncate)
+        return found[0] if isinstance(texts, str) else found
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top: int | None = None, truncate: bool = False
+    ) -> list[Ranked]:
+        """Documents by how well they fit a query, the best first: (index, score)."""
+        return self.encoder.rerank(query, documents, top=top, truncate=truncate)
+
+    def classify(
+        self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
+    ) -> list[dict[str, float]]:
+        """The scores of the model's labels for each text or pair of texts, the highest first."""
+        return self.encoder.classify(texts, truncate=truncate)
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
 from edgedec.decoding.sharing import ModelPrefixes
-from edgedec.errors import TextError
+from edgedec.errors import TextError, UsageError
 from edgedec.runtime import Runtime
 from edgedec.sampling import Sampling
 from edgedec.spec import ModelSpec
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from edgedec.encoding import Encoder
 
 # Names that a template always gets.
 _TEMPLATE_NAMES = frozenset({"template", "messages", "tools", "add_generation_prompt", "documents"})
@@ -38,6 +42,25 @@ class OpenedModel:
         if name is None:
             raise TextError(f"{self.bundle.path}: the bundle has no tokenizer; use session.tokens(ids)")
         return Tokenizer.load(self.bundle.file(name))
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Embeddings, scores and labels of texts; UsageError for a model that generates text."""
+        output = self.spec.output
+        if output is None:
+            raise UsageError(
+                f"{self.bundle.manifest.name}: generates text; embed, rerank and classify need a text encoder"
+            )
+        from edgedec.encoding import Encoder
+
+        return Encoder(self.bundle, self.runtime, self.tokenizer, output)
+
+    def require_decoder(self) -> None:
+        """UsageError for a text encoder, which generates nothing."""
+        if self.spec.output is not None:
+            raise UsageError(
+                f"{self.bundle.manifest.name}: a text encoder, it generates no text; use embed, rerank or classify"
+            )
 
     @property
     def eos(self) -> frozenset[int]:

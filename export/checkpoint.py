@@ -17,18 +17,21 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle.advice import advice
-from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
+from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
+from edgedec.export.renamed import renamed
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
+from edgedec.export.sentence_modules import Modules, read_modules
 from edgedec.export.text import copy_text
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
 from edgedec.models.drafts.mtp import mtp_tensors
 from edgedec.spec import ModelSpec
+from edgedec.text.tokenizer import Tokenizer
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,31 +46,37 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: Mapping[str, Stored | QuantizedMatrix]
     quantization: Quantization | None = field(default=None, kw_only=True)
+    modules: Modules = field(default=Modules(EncoderFacts()), kw_only=True)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
         folder = Path(folder)
         check_links(folder)
-        config, tensors = read_json(folder / "config.json"), _tensors(folder)
+        config, modules = read_json(folder / "config.json"), read_modules(folder)
+        tensors = {**_tensors(folder), **modules.tensors}
         quantization = find(folder, config, tensors)
         if quantization is None:
-            return cls(folder, config, tensors)
+            return cls(folder, config, tensors, modules=modules)
         found = quantization.found
         floats = {name: tensor for name, tensor in tensors.items() if name not in found.used}
-        return cls(folder, without_settings(config), {**floats, **found.matrices}, quantization=quantization)
+        tensors = {**floats, **found.matrices}
+        return cls(folder, without_settings(config), tensors, quantization=quantization, modules=modules)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.tensors)
 
     def spec(self, context: int | None = None) -> ModelSpec:
-        """What the config describes."""
-        return architecture(self.config).spec(self.config, context)
+        """What the config describes, and sentence-transformers' modules after it."""
+        return self.modules.applied(architecture(self.config).spec(self.config, context))
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self.config)
+        found |= {name: source for name, source in self.modules.sources.items() if name in spec.tensors()}
+        if spec.output is not None:
+            found = renamed(found, self.tensors, model.FACTS.prefixes)
         self.check(found, spec, (*model.FACTS.ignored, *mtp_tensors(self.config)))
         return found
 
@@ -78,6 +87,11 @@ class Checkpoint:
     def copy_text(self, target: Path) -> Text:
         """Write the tokenizer into `target`; returns the manifest's text facts."""
         return copy_text(self.folder, target, self.config)
+
+    def tokenizer_size(self) -> int:
+        """Tokens of its tokenizer; 0: it has none here."""
+        file = self.folder / "tokenizer.json"
+        return Tokenizer.load(file).vocab_size if file.is_file() else 0
 
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
         """The bundle's format for the stored integers; None for floats."""
@@ -161,7 +175,7 @@ class Checkpoint:
             spare = self.quantization.found.spare if self.quantization else ()
             if name not in used and name not in spare and not any(re.fullmatch(pattern, name) for pattern in ignored):
                 raise BadTensor(f"{name}: {self.tensors[name].shape} is not part of a {spec.architecture} model")
-        if spec.tied:
+        if spec.tied and spec.output is None:
             self._check_tied(weights["embed"], used)
 
     def _check_one(self, name: str, source: Source, shape: tuple[int, ...]) -> None:

@@ -26,6 +26,7 @@ from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
+from edgedec.export.encoders import ENCODER_FORMAT, check_encoder, encoder_facts, require_encoder_options
 from edgedec.export.float_run import FloatRun
 from edgedec.export.kv_heads import Heads, SmallerHeads, check_heads
 from edgedec.export.kv_heads_text import smaller_heads
@@ -148,6 +149,7 @@ class _Export:
             spec = replace(spec, tied=False)
             self.parts["head"] = self.parts["embed"]
         self.spec = self.whole = spec.check("config.json")
+        require_encoder_options(spec, options.kv, options.kv_heads, source.tokenizer_size())
         if options.kv_heads:
             check_heads(spec, options.kv_heads)
         self.heads: SmallerHeads | None = None
@@ -166,8 +168,12 @@ class _Export:
         if o.kv_heads:
             said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
         of, fills = (self.name, self.spec, text, self.formats), self.source.diffusion(self.spec)
-        contents = Contents(*of, o.block, o.kv, LAYOUTS[o.target], o.runtimes, said, own, diffusion=fills)
+        encodes = encoder_facts(self.source, self.spec)
+        formats = (o.block, o.kv, LAYOUTS[o.target])
+        contents = Contents(*of, *formats, o.runtimes, said, own, diffusion=fills, encoder=encodes)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
+        if o.check and encodes is not None:
+            check_encoder(Bundle.open(self.folder), self._read, self.formats, o.threads)
         if o.check and "parity" in texts:
             ids, what = texts["parity"]
             self.progress("parity", 0, 1)
@@ -233,7 +239,7 @@ class _Export:
 
     def _formats(self, spec: ModelSpec) -> dict[str, WeightFormat]:
         o, stored = self.options, self._stored_formats(spec)
-        body = o.weights or stored["body"] or DEFAULT_FORMAT
+        body = o.weights or stored["body"] or (DEFAULT_FORMAT if spec.output is None else ENCODER_FORMAT)
         head = o.head or (o.embed if spec.tied else None) or o.weights or stored["head"] or body
         embed = o.embed or (head if spec.tied else o.weights or stored["embed"] or body)
         found = {"body": body, "head": head, "embed": embed}
@@ -255,6 +261,8 @@ class _Export:
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
         """The texts for the float model: {purpose: (ids, description)}."""
         wanted: dict[str, tuple[Path | None, int]] = {}
+        if self.spec.output is not None:
+            return {}
         if self.options.needs_scales or self.options.kv_heads:
             wanted["calibration"] = (self.options.calibrate, CALIBRATION_TOKENS)
         if self.options.check:

@@ -48,6 +48,22 @@ class Stored:
         return elements(name, self, first * width, math.prod(shape)).reshape(shape)
 
 
+def read_optional(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one if there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """A JSON list of objects."""
+    try:
+        found = json.loads(path.read_bytes()[:MAX_JSON])
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not JSON ({error})") from None
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise CheckpointError(f"{path}: expected a list of objects")
+    return found
+
+
 def read_header(path: Path) -> dict[str, Stored]:
     """The tensors of one safetensors file, once its header accounts for every byte of it."""
     try:

@@ -18,10 +18,12 @@ from edgedec.bundle.manifest import (
     MANIFEST,
     OLDEST,
     VERSION,
+    WITH_DIFFUSION,
     WITH_ROPES,
     WITH_ZEROS,
     Artifact,
     DiffusionFacts,
+    EncoderFacts,
     File,
     KVFormat,
     KVScales,
@@ -54,7 +56,8 @@ WEIGHTS = "weights.bin"
 class Contents:
     """The contents of a bundle besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv:
     cache formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model;
-    prefix: of the names of its files; diffusion: of a diffusion language model."""
+    prefix: of the names of its files; diffusion: of a diffusion language model; encoder: of a text
+    encoder."""
 
     name: str
     spec: ModelSpec
@@ -68,6 +71,7 @@ class Contents:
     own: Mapping[str, WeightFormat] = field(default_factory=dict)
     prefix: str = ""
     diffusion: DiffusionFacts | None = None
+    encoder: EncoderFacts | None = None
 
     def format_of(self, name: str) -> WeightFormat:
         """The format that a tensor is stored in."""
@@ -119,7 +123,7 @@ class BundleWriter:
         contents = self.contents
         return Manifest(
             format=FORMAT,
-            version=_version(layout, contents.diffusion),
+            version=_version(layout, contents),
             producer=f"edgedec {edgedec.__version__}",
             name=contents.name,
             spec=contents.spec,
@@ -134,6 +138,7 @@ class BundleWriter:
             artifacts=artifacts,
             source=contents.source,
             diffusion=contents.diffusion,
+            encoder=contents.encoder,
         )
 
 
@@ -158,10 +163,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
 
 
-def _version(layout: Layout, diffusion: DiffusionFacts | None) -> int:
+def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if diffusion is not None:
+    if contents.encoder is not None:
         return VERSION
+    if contents.diffusion is not None:
+        return WITH_DIFFUSION
     if layout.spec.original_length:
         return WITH_ROPES
     return WITH_ZEROS if any(tensor.zeros for tensor in layout.tensors.values()) else OLDEST

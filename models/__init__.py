@@ -52,9 +52,11 @@ class Fills:
 @dataclass(frozen=True)
 class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
-    need; diffusion: of a diffusion language model."""
+    need; prefixes: of names in checkpoints that were saved with a head, where `weights` has none; diffusion: of a
+    diffusion language model."""
 
     ignored: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     diffusion: Fills | None = None
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 # Keys that do not touch the arithmetic of inference: bookkeeping, training, sampling defaults.
 HARMLESS = re.compile(
-    r"_.*|unsloth.*|transformers.*|.*_token_id|.*_token_index|.*dropout|.*pdrop|.*initializer.*"
+    r"_.*|unsloth.*|transformers.*|.*_token_id|.*_token_index|.*dropout(_prob)?|.*pdrop|.*initializer.*"
     r"|architectures|auto_map|model_type|name_or_path|tokenizer_class|torch_?dtype|dtype|use_cache"
     r"|pretraining_tp|torchscript|gradient_checkpointing|chunk_size_feed_forward|return_dict.*|output_.*"
     r"|id2label|label2id|problem_type|task_specific_params|is_llama_config|attn_implementation"

@@ -48,8 +48,9 @@ class NativeModel:
             norm_eps=spec.norm_eps,
             final_softcap=spec.final_softcap,
             embed_scale=spec.embed_scale,
+            texts=not spec.causal,
             embed=self._tensor("embed"),
-            head=self._tensor("embed" if spec.tied else "head"),
+            head=self._tensor("embed" if spec.tied or spec.output else "head"),
             final_norm=self._norm(spec.final_norm, "final_norm"),
             blocks=blocks,
             ropes=ropes,
@@ -59,6 +60,7 @@ class NativeModel:
         made = structs.BlockStruct(kind=cpu.KINDS[block.kind])
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
+        made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
         setattr(made, block.kind, ctypes.pointer(part))
@@ -92,10 +94,11 @@ class NativeModel:
             window=block.window or 0,
             sinks=block.sinks,
             qk_norm=cpu.QK_NORMS[block.qk_norm],
+            distances=block.distances,
             scale=block.scale,
             softcap=block.softcap,
             **self._matrices(prefix, "qkv o"),
-            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm"),
+            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
         )
 

@@ -13,6 +13,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu.structs import pack_sequence
 from edgedec.runtime import Call, CallResult, Outputs, Rows
+from edgedec.runtime.checks import check_text
 from edgedec.runtimes._native_cache import NativeCache, address
 from edgedec.runtimes._native_model import NativeAdapter
 from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, query_arrays
@@ -82,6 +83,8 @@ class CallPacker:
             raise UsageError("a cache of another engine")
         if cache.spec is not self._spec and cache.spec != self._spec:
             raise UsageError("a cache of another model")
+        if self._spec.output is not None:
+            check_text(call, self._spec)
         groups = call.rows.groups
         if groups is not None and self._spec.recurrent and (groups >= 0).any():
             raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")

@@ -30,6 +30,7 @@ from edgedec.runtime import (
     Stepped,
     available_cores,
     lacking_kinds,
+    largest_call,
 )
 from edgedec.runtimes import _native_drafting
 from edgedec.runtimes._native_cache import NativeCache, raise_refusal
@@ -51,7 +52,7 @@ _BEST, _WIDE = 256, 1 << 14
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
-    return loader.why_not() or lacking_kinds(bundle, KINDS)
+    return loader.why_not() or lacking_kinds(bundle, KINDS, encoders=True)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
@@ -78,6 +79,7 @@ class NativeRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            largest_call=largest_call(self.spec),
             batch_invariant=True,
             merge=True,
             drop_by_head=True,

@@ -223,6 +223,8 @@ def _check_references(manifest: Manifest, path: Path) -> None:
     _check_heads(manifest, where)
     _check_drafts(manifest, where)
     check_diffusion(manifest, where)
+    if (manifest.encoder is None) != (spec.output is None):
+        raise BundleCorrupt(f"{where}: encoder: belongs to a spec with an output")
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 7
+VERSION = 8
+WITH_DIFFUSION = 7  # without the facts of a text encoder
 WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
 WITH_ZEROS = 5  # without a second set of ropes
 OLDEST = 4  # and without zero points
@@ -164,6 +165,19 @@ class DiffusionFacts:
 
 
 @dataclass(frozen=True)
+class EncoderFacts:
+    """How texts are given to a text encoder (`edgedec.encoding`). prompts: words in front of a text, by name; prompt: the
+    name of the usual one; longest: tokens of a text, 0: the context; dimensions: to which embeddings may be cut
+    (Matryoshka), as the checkpoint says; lower: texts are read in lower case."""
+
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str = ""
+    longest: int = 0
+    dimensions: tuple[int, ...] = ()
+    lower: bool = False
+
+
+@dataclass(frozen=True)
 class KVScales:
     """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys,
     then values; one scale a channel) of each attention block, one after another."""
@@ -228,5 +242,6 @@ class Manifest:
     heads: dict[str, Head] = field(default_factory=dict)
     drafts: dict[str, DraftFacts] = field(default_factory=dict)
     diffusion: DiffusionFacts | None = None
+    encoder: EncoderFacts | None = None
     # The sha256 of the manifest as it was exported, where files were added to the bundle since.
     origin: str = ""

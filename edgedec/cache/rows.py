@@ -93,6 +93,15 @@ class Rows:
         return rows
 
     @classmethod
+    def text(cls, tokens: Ints | None, embeddings: NDArray[np.float32] | None = None) -> Rows:
+        """A whole text whose rows see each other, of tokens [n] or of embeddings [n, hidden_size]."""
+        values = None if embeddings is None else np.ascontiguousarray(embeddings, np.float32)
+        n = len(tokens) if tokens is not None else 0 if values is None else len(values)
+        ids = np.zeros(n, np.int64) if tokens is None else np.asarray(tokens, np.int64)
+        groups = np.zeros(n, np.int64)
+        return cls(ids, np.arange(n), np.arange(-1, n - 1), groups=groups, embeddings=values)
+
+    @classmethod
     def embedded(cls, embeddings: NDArray[np.float32], start: int) -> Rows:
         """A chain of rows given by their embeddings [n, hidden_size] instead of tokens."""
         n = len(embeddings)
@@ -110,6 +119,12 @@ class Rows:
     @cached_property
     def is_chain(self) -> bool:
         return self.groups is None and bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
+
+    @cached_property
+    def is_text(self) -> bool:
+        """Whether they are all the rows of one group: a whole text whose rows see each other."""
+        groups = self.groups
+        return groups is not None and not self.first and bool((groups >= 0).all() and (groups == groups[:1]).all())
 
     def row_numbers(self) -> Ints:
         """The numbers of all rows in the cache's tree."""
@@ -169,6 +184,8 @@ class Rows:
     def visible(self) -> NDArray[np.bool_]:
         """bool [count, n]: row `first + r` sees row j (itself included)."""
         n = len(self)
+        if self.is_text:
+            return np.ones((n, n), bool)
         if self.is_chain:
             return np.tri(n, dtype=bool)[self.first :]
         sees = np.eye(n, dtype=bool)
@@ -180,14 +197,19 @@ class Rows:
             sees[members] = sees[members].any(axis=0) | members
         return sees[self.first :]
 
-    def mask(self, committed: Ints, window: int | None = None, sinks: int = 0) -> NDArray[np.bool_]:
+    def mask(
+        self, committed: Ints, window: int | None = None, sinks: int = 0, ahead: int | None = None
+    ) -> NDArray[np.bool_]:
         """bool [count, slots + n]: what each computed row may attend to. committed [slots]: positions of the slots
         that are committed. A window hides positions of a row's own minus `window` and below, but never the first
-        `sinks`."""
+        `sinks`. ahead: also hides positions of its own plus that and above."""
         sees = np.concatenate([np.ones((self.count, len(committed)), bool), self.visible()], axis=1)
         if window is not None:
             keys = np.concatenate([committed, self.positions])
             sees &= (keys[None, :] > self.positions[self.first :, None] - window) | (keys < sinks)[None, :]
+        if ahead is not None:
+            keys = np.concatenate([committed, self.positions])
+            sees &= keys[None, :] < self.positions[self.first :, None] + ahead
         return sees
 
     def children(self, row: int) -> Ints:

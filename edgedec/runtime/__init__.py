@@ -15,7 +15,7 @@ from edgedec.runtime.call import (
     head_outputs,
     logits_of,
 )
-from edgedec.runtime.capabilities import Capabilities
+from edgedec.runtime.capabilities import Capabilities, largest_call
 from edgedec.runtime.checks import check_calls, check_readout, check_views
 from edgedec.runtime.chosen import note_choice, why_chosen
 from edgedec.runtime.devices import DEVICE_NAMES, DeviceName, parse_device
@@ -104,6 +104,7 @@ __all__ = [
     "forward_one",
     "head_outputs",
     "lacking_kinds",
+    "largest_call",
     "logits_of",
     "note_choice",
     "open_engine",

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from edgedec.runtime.drafting import DraftingParts
 from edgedec.runtime.sampler import MakeSampler
 from edgedec.runtime.steps import StepParts
+from edgedec.spec import ModelSpec
 
 # The most cells of a mask, as larger ones take long to build: 16 MiB as floats.
 _MASK_CELLS = 4 << 20
 _LEAST_ROWS = 32
+# Rows of one forward: of a decoder, and of an encoder, which takes a text as a whole.
+_ROWS, _TEXT_ROWS = 256, 2048
+
+
+def largest_call(spec: ModelSpec) -> int:
+    """The usual limit of rows of one forward."""
+    return _ROWS if spec.causal else max(_TEXT_ROWS, spec.context_length)
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Capabilities:
     best_k: int = 0
     temperatures: bool = False
     page_slots: int = 0
-    largest_call: int = 256
+    largest_call: int = _ROWS
     prefill_chunk: int = 128
     masks: bool = True
     row_buckets: tuple[int, ...] = ()

@@ -34,6 +34,8 @@ def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if call.cache.spec is not spec and call.cache.spec != spec:
         raise UsageError("the cache is of another model: use one of this runtime's new_cache()")
     _check_rows(call, spec, can)
+    if spec.output is not None:
+        check_text(call, spec)
     if call.blocks is not None or call.hidden is not None:
         _check_slice(call, spec, can)
     if call.outputs != _PLAIN:
@@ -42,6 +44,21 @@ def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _refuse("adapters")
     if call.views:
         check_views(call, spec, can)
+
+
+def check_text(call: Call, spec: ModelSpec) -> None:
+    """UsageError unless an encoder is given a whole text by its embeddings, and no logits are wanted of it."""
+    rows = call.rows
+    if call.outputs.head:
+        raise UsageError(f"logits of {spec.architecture}: the model encodes texts, it has no head")
+    if call.outputs.attention and not spec.causal:
+        raise UsageError("attention sums of an encoder: it keeps no slots that could be dropped")
+    if spec.entry is not None and rows.embeddings is None and call.hidden is None:
+        raise UsageError("tokens for an encoder: its rows are given by embeddings (edgedec.encoding)")
+    if not spec.causal and not (rows.is_text and call.cache.length == 0 and rows.numbers is None):
+        raise UsageError("rows for an encoder: a call is one whole text, in one group, and an empty cache")
+    if not spec.causal and not np.array_equal(rows.positions, np.arange(len(rows))):
+        raise UsageError("positions for an encoder: must be 0, 1, 2, …")
 
 
 def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:

@@ -153,7 +153,10 @@ def choose_kv(bundle: Bundle, wanted: str | None) -> str:
     return wanted or formats[0]
 
 
-def lacking_kinds(bundle: Bundle, kinds: tuple[str, ...]) -> str | None:
-    """Why a runtime that runs these block kinds cannot open the bundle; None if it can."""
+def lacking_kinds(bundle: Bundle, kinds: tuple[str, ...], encoders: bool = False) -> str | None:
+    """Why a runtime that runs these block kinds cannot open the bundle; None if it can. encoders: whether it runs the
+    blocks of text encoders."""
+    if bundle.spec.encoder and not encoders:
+        return "runs no text encoders, which this model is"
     missing = [kind for kind in bundle.spec.kinds if kind not in kinds]
     return f"has no {', '.join(missing)} blocks, which this model needs" if missing else None

@@ -14,6 +14,7 @@ from functools import cached_property
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
+from edgedec.spec.encoder import Dense, Entry, Output, check_encoder
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
@@ -27,11 +28,14 @@ __all__ = [
     "Activation",
     "Attention",
     "Block",
+    "Dense",
+    "Entry",
     "Mlp",
     "ModelSpec",
     "Moe",
     "Norm",
     "Opaque",
+    "Output",
     "PowerLaw",
     "Rope",
     "Shapes",
@@ -46,7 +50,9 @@ Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The whole arithmetic of a model. A block adds post_norm(f(norm(x))) to the hidden state x."""
+    """The whole arithmetic of a model. A block makes after(x + post_norm(f(norm(x)))) of the hidden state x. causal: a row
+    sees no later one; in an encoder all rows of a text see each other. entry, output: of a text encoder
+    (`spec.encoder`)."""
 
     architecture: str
     vocab_size: int
@@ -59,6 +65,9 @@ class ModelSpec:
     final_norm: Norm = "rms"
     final_softcap: float = 0.0
     embed_scale: float = 1.0
+    causal: bool = True
+    entry: Entry | None = None
+    output: Output | None = None
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -79,6 +88,12 @@ class ModelSpec:
     def paired(self) -> bool:
         """Whether any block reads the embedding of a row's token besides the state."""
         return any(block.paired for block in self.attention.values())
+
+    @cached_property
+    def encoder(self) -> bool:
+        """Whether its blocks are other than a decoder's, besides what becomes of their rows."""
+        after = any(block.after != "none" for block in self.blocks)
+        return not self.causal or self.entry is not None or after
 
     @cached_property
     def opaque(self) -> bool:
@@ -146,6 +161,7 @@ class ModelSpec:
         if self.opaque and (self.ropes or any(not isinstance(block, Opaque) for block in self.blocks)):
             raise BundleCorrupt(f"{where}.layers: opaque layers beside others, or beside ropes")
         check_ropes(self, where)
+        check_encoder(self, where)
         return self
 
     def _check_rope(self, block: Attention, where: str) -> None:
@@ -161,11 +177,16 @@ class ModelSpec:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""
         if self.opaque:
             return {}
-        shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
+        width = (self.entry.width if self.entry else 0) or self.hidden_size
+        shapes: Shapes = {"embed": (self.vocab_size, width)}
+        if self.entry is not None:
+            shapes |= self.entry.tensors(self.hidden_size)
         for b in range(self.n_blocks):
             shapes |= self.block_tensors(b)
         shapes |= norm_tensors(self.final_norm, "final_norm", self.hidden_size)
-        if not self.tied:
+        if self.output is not None:
+            shapes |= self.output.tensors(self.hidden_size, self.vocab_size)
+        elif not self.tied:
             shapes["head"] = (self.vocab_size, self.hidden_size)
         return shapes
 

@@ -11,8 +11,10 @@ from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention. `rope`: which of the model's ropes turns queries and keys (None: none). A window of w lets
-    position p see positions p-w+1 to p, and always the first `sinks` tokens. `embedding_norm`: of the embedding of the
+    """Causal attention, but in an encoder. `rope`: which of the model's ropes turns queries and keys (None: none). A window
+    of w lets position p see positions p-w+1 to p, in an encoder to p+w-1, and always the first `sinks` tokens. `after`:
+    norm of the state after the sum. `distances`: of d, a learned number is added to the scores, of each head and distance
+    key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
     row's token, which is read before the normed state ("none": it is not read)."""
 
     n_heads: int
@@ -28,7 +30,9 @@ class Attention:
     o_bias: bool = False
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    after: Norm = "none"
     embedding_norm: Norm = "none"
+    distances: int = 0
     kind: Literal["attention"] = "attention"
 
     @property
@@ -49,6 +53,9 @@ class Attention:
         qkv = self.q_dim + 2 * self.kv_dim
         shapes = self.matrices(hidden) | norm_tensors(self.embedding_norm, "embedding_norm", hidden)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        shapes |= norm_tensors(self.after, "after_norm", hidden)
+        if self.distances:
+            shapes["distance"] = (2 * self.distances + 1, self.n_heads)
         if self.qk_norm == "head":
             shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
         if self.qk_norm == "full":
@@ -67,7 +74,7 @@ class Attention:
     def check(self, where: str) -> None:
         """Refuse numbers that no model can have."""
         require_sizes(where, {name: getattr(self, name) for name in ("n_heads", "n_kv_heads", "head_dim")})
-        require_sizes(where, {"sinks": self.sinks}, least=0)
+        require_sizes(where, {"sinks": self.sinks, "distances": self.distances}, least=0)
         if self.n_heads % self.n_kv_heads:
             raise BundleCorrupt(f"{where}: {self.n_heads} heads do not share {self.n_kv_heads} kv heads evenly")
         if self.window is not None and self.window < 1:

@@ -18,6 +18,7 @@ class Mlp:
     bias: bool = False
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    after: Norm = "none"
     kind: Literal["mlp"] = "mlp"
 
     @property
@@ -33,6 +34,7 @@ class Mlp:
         """Every weight of the block with its shape; matrices are (out, in)."""
         shapes = self.matrices(hidden)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        shapes |= norm_tensors(self.after, "after_norm", hidden)
         if self.bias:
             shapes |= {f"{self.up}_bias": (self.up_rows,), "down_bias": (hidden,)}
         return shapes

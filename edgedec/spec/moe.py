@@ -40,6 +40,7 @@ class Moe:
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    after: Norm = "none"
     kind: Literal["moe"] = "moe"
 
     def tensors(self, hidden: int) -> Shapes:
@@ -47,6 +48,7 @@ class Moe:
         gate and up."""
         shapes = self.matrices(hidden) | {"router": (self.n_experts, hidden)}
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        shapes |= norm_tensors(self.after, "after_norm", hidden)
         if self.router_bias:
             shapes["router_bias"] = (self.n_experts,)
         if self.shared_gate:

@@ -21,6 +21,7 @@ class Opaque:
     # Norms are inside the graph too.
     norm: ClassVar[Norm] = "none"
     post_norm: ClassVar[Norm] = "none"
+    after: ClassVar[Norm] = "none"
 
     @property
     def kv_dim(self) -> int:

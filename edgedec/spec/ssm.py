@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
@@ -30,6 +30,7 @@ class Ssm:
     norm: Norm = "rms"
     post_norm: Norm = "none"
     kind: Literal["ssm"] = "ssm"
+    after: ClassVar[Norm] = "none"
 
     @property
     def inner_size(self) -> int:

@@ -34,6 +34,17 @@ class Encoder:
             # The same tokens; the library lets other threads run meanwhile.
             return list(self._raw.encode_batch_fast([text], add_special_tokens=special and around)[0].ids)
 
+    def encode_pair(self, first: str, second: str | None, most: int | None) -> tuple[list[int], list[int]]:
+        with self._set(True):
+            texts = [first] if second is None else [first, second]
+            parts = self._raw.encode_batch(texts, add_special_tokens=False)
+            if most is not None:
+                room = max(most - self._raw.num_special_tokens_to_add(second is not None), 0)
+                for part, length in zip(parts, cut([len(part.ids) for part in parts], room), strict=True):
+                    part.truncate(length)
+            made = self._raw.post_process(*parts, add_special_tokens=True)
+            return list(made.ids), list(made.type_ids)
+
     @contextmanager
     def _set(self, special: bool) -> Iterator[None]:
         with self._turn:
@@ -47,6 +58,23 @@ class Encoder:
             with self._turn:
                 self._encoding -= 1
                 self._turn.notify_all()
+
+
+def cut(lengths: list[int], room: int) -> list[int]:
+    """The lengths of one or two texts that fit into `room` tokens, the longer one cut first, as tokenizers does it.
+
+    >>> cut([5, 20], 12), cut([9, 20], 12), cut([3, 4], 12)
+    ([5, 7], [6, 6], [3, 4])
+    """
+    if sum(lengths) <= room:
+        return lengths
+    if len(lengths) == 1:
+        return [room]
+    short = min(lengths)
+    found = [short, max(short, room - short)]
+    if sum(found) > room:
+        found = [room // 2, room // 2 + room % 2]
+    return found if lengths[0] <= lengths[1] else found[::-1]
 
 
 def at_least(text: str, most: int, count: Callable[[str], int]) -> int:

@@ -55,6 +55,14 @@ class Tokenizer:
         with _named(f"text of {len(text)} characters cannot be encoded"):
             return self._encoder.encode(text, special, around)
 
+    def encode_pair(self, first: str, second: str | None, most: int | None) -> tuple[list[int], list[int]]:
+        """Token ids of a text or of two as one, and the type of each, with what the model expects around them. most: cut
+        to so many tokens, the longer text first."""
+        for text in (first, second or ""):
+            check_unicode(text)
+        with _named(f"text of {len(first)} characters cannot be encoded"):
+            return self._encoder.encode_pair(first, second, most)
+
     def at_least(self, text: str, most: int) -> int:
         """A number of tokens that the text has at least, if that is more than `most`; 0 if it may have fewer."""
         return at_least(text, most, lambda piece: len(self.encode(piece, around=False)))

@@ -23,7 +23,9 @@ EMIT: dict[str, Callable[[Graph, Layout, int, str, CallInputs], str]] = {
 
 
 def write_ends(folder: Path, layout: Layout) -> tuple[str, str]:
-    """Write the graphs of the embedding and the head; returns their names."""
+    """Write the graphs of the embedding and the head; returns their names, empty for an encoder, which has neither."""
+    if layout.spec.output is not None:
+        return "", ""
     return _embed_graph(layout).save(folder), _head_graph(layout).save(folder)
 
 
@@ -53,10 +55,11 @@ def write_whole_model(folder: Path, layout: Layout, kv: str, name: str = MODEL, 
 
 
 def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
-    """Block b: hidden -> hidden + post_norm(f(norm(hidden)))."""
+    """Block b: hidden -> after(hidden + post_norm(f(norm(hidden))))."""
     facts, p, eps = layout.spec.blocks[b], f"blocks.{b}", layout.spec.norm_eps
     y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, x, f"{p}.norm", eps), step)
-    return g.node("Add", [x, norm(g, facts.post_norm, y, f"{p}.post_norm", eps)], out=f"{p}.out")
+    summed = g.node("Add", [x, norm(g, facts.post_norm, y, f"{p}.post_norm", eps)], out=f"{p}.out")
+    return norm(g, facts.after, summed, f"{p}.after_norm", eps)
 
 
 def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:

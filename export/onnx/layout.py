@@ -27,6 +27,8 @@ class CallInputs:
 def unsupported(spec: ModelSpec) -> str | None:
     """Why ONNX Runtime cannot run the model, in one line; None if it can."""
     for block in spec.attention.values():
+        if block.distances:
+            return "its scores have a part by distance"
         if block.head_dim % 16:
             return f"head_dim {block.head_dim} is not a multiple of 16"
         if block.rope is not None and len(spec.ropes[block.rope].inv_freq) % 8:
@@ -37,6 +39,8 @@ def unsupported(spec: ModelSpec) -> str | None:
 
 def whole_model_reason(spec: ModelSpec) -> str | None:
     """Why the model cannot be one graph for onnxruntime-genai, in one line; None if it can."""
+    if spec.output is not None:
+        return "it encodes texts"
     others = sorted(set(spec.kinds) - {"attention", "mlp"})
     if others:
         return f"it has {', '.join(others)} blocks"

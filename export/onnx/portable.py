@@ -38,6 +38,8 @@ class PortableGraph(Graph):
 
 def unsupported_on_devices(spec: ModelSpec) -> str | None:
     """Why there are no graphs of a model for devices, in one line; None if there are."""
+    if spec.output is not None:
+        return "it encodes texts"
     others = [kind for kind in spec.kinds if kind not in KINDS]
     return f"it has {', '.join(others)} blocks" if others else None
 

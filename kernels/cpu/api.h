@@ -26,11 +26,12 @@ struct ed_norm {
 };
 
 struct ed_attention {
-  int32_t heads, kv_heads, head_dim, rope, window, sinks, qk_norm, reserved;  // rope -1: none; window 0: none
+  int32_t heads, kv_heads, head_dim, rope, window, sinks, qk_norm, distances;  // rope -1: none; window 0: none
   float scale, softcap;                                                       // qk_norm 0: none, 1: by head, 2: full
   ed_tensor qkv, o;
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
   ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
+  const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -69,7 +70,7 @@ struct ed_power_law {
 // power_law), the others are null.
 struct ed_block {
   int32_t kind, reserved;
-  ed_norm norm, post_norm;
+  ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   const ed_attention* attention;
   const ed_mlp* mlp;
   const ed_moe* moe;
@@ -86,7 +87,7 @@ struct ed_rope {
 struct ed_model {
   int32_t vocab, hidden, n_blocks, n_ropes;
   float norm_eps, final_softcap, embed_scale;
-  int32_t reserved;
+  int32_t texts;  // 1: an encoder: the rows of a text see each other, and windows reach to both sides
   ed_tensor embed, head;
   ed_norm final_norm;
   const ed_block* blocks;

@@ -81,6 +81,11 @@ struct Work {
 
   int row(int i) const { return row0 + (q0 + i) / a.group(); }
   float* scores(int i) const { return score + i * CHUNK; }
+  // What is added to the scores of query i by distance, by rank.
+  const float* distances(int i) const {
+    const int of = head * a.group() + (q0 + i) % a.group();
+    return a.distance + of * a.distance_stride - (a.length + row(i));
+  }
   // Ranks of this chunk that lie in the slots of their number.
   int dense() const { return a.begin ? max(min(a.length - base, CHUNK), 0) : CHUNK; }
   const uint8_t* at(int slot, int64_t offset) const {
@@ -215,6 +220,10 @@ static float top(const Work& w, int query) {
   for (const Span& span : vectors(w.all).v) {
     if (w.a.softcap != 0.0f)
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vmul(cap, vtanh(vdiv(vload(x + k), cap))));
+    if (w.a.distance) {
+      const float* of_key = w.distances(query) + w.base;
+      for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(of_key + k)));
+    }
     if (w.a.bias)
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(w.a.bias + w.base + k)));
     hide(w, query, span, -INFINITY);

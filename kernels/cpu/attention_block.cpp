@@ -16,7 +16,7 @@ namespace {
 constexpr int NARROW_HEAD = 16;
 
 struct AttentionScratch {
-  Buffer<float> qkv, attn_out, parts, totals, pair, kept, bent;
+  Buffer<float> qkv, attn_out, parts, totals, pair, kept, bent, distance;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
   std::unique_ptr<ViewedAttention> viewed;
@@ -60,6 +60,7 @@ class AttentionBlock : public Block {
 
   void run(const BlockCall& call) override {
     project(call);
+    if (m_.distance) spread_distances(call);
     plan(call);
     store(call);
     attend(call);
@@ -75,6 +76,9 @@ class AttentionBlock : public Block {
   void project(const BlockCall& call);
   void plan(const BlockCall& call);
   void keep_weights(const BlockCall& call);
+  void spread_distances(const BlockCall& call);
+  // Of the largest text, in whole chunks.
+  int64_t reach() const { return reach_; }
   Attention view(const SequenceRows& s, SlotPositions& positions);
   void store(const BlockCall& call);
   void norm_heads(float* q, float* k) const;
@@ -98,6 +102,7 @@ class AttentionBlock : public Block {
   const Kernels& k_;
   const Matrix qkv_, o_;
   const int d_, group_, q_dim_, kv_dim_, width_;
+  int64_t reach_ = 0;
 };
 
 // The normed embedding and the normed state of each row, side by side, made ready for qkv.
@@ -161,6 +166,20 @@ void AttentionBlock::keep_weights(const BlockCall& call) {
     if (at[i]) s_.views[i].kept = s_.kept.p + at[i] - 1;
 }
 
+// What is added to scores by distance, for every distance of the call's texts: of each head -reach .. reach, and beyond
+// that as far as the last vector of a chunk.
+void AttentionBlock::spread_distances(const BlockCall& call) {
+  reach_ = 0;
+  for (const SequenceRows& s : call.sequences) reach_ = std::max(reach_, (int64_t)(s.rows + CHUNK - 1) / CHUNK * CHUNK);
+  const int64_t stride = 2 * reach_ + CHUNK, most = m_.distances;
+  s_.distance.need((size_t)m_.heads * stride);
+  for (int h = 0; h < m_.heads; h++)
+    for (int64_t i = 0; i < stride; i++) {
+      const int64_t apart = std::clamp(i - reach_, -most, most);
+      s_.distance.p[h * stride + i] = m_.distance[(apart + most) * m_.heads + h];
+    }
+}
+
 Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
   const AttentionState& state = *static_cast<const AttentionState*>(s.state);
   Attention a{};
@@ -175,6 +194,8 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
   const Tree& tree = *s.tree;
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
+  if (tree.text) a.text = s.rows;
+  if (m_.distance && tree.text) a.distance = s_.distance.p + reach(), a.distance_stride = 2 * reach() + CHUNK;
   if (m_.window && (s.view || !(state.identity() && tree.base == state.start()))) {
     positions.fill(state, s);
     a.slot_positions = positions.all.data();

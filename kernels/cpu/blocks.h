@@ -18,6 +18,7 @@ enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 // rows path[begin[r]] .. path[end[r] - 1] of the tree, ascending. A chain has no lists: row r sees rows 0 .. first + r.
 struct Tree {
   bool chain = true;
+  bool text = false;  // of an encoder: rows one after another that all see each other; chain then too
   int64_t base = -1;  // position of a first row, if every row's position is base + its depth; -1: they are not
   std::vector<int32_t> depth;  // of every row of the tree, computed or not; not of a chain
   std::vector<int32_t> begin, end, path;
@@ -45,7 +46,7 @@ struct BlockCall {
   std::vector<SequenceRows> sequences;
 };
 
-// One block of an open engine: hidden += post_norm(f(norm(hidden))).
+// One block of an open engine: hidden += post_norm(f(norm(hidden))); the engine norms the sum, if after_norm does.
 class Block {
  public:
   virtual ~Block() = default;

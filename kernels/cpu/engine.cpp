@@ -127,7 +127,7 @@ void Engine::begin(Planned& s, const ed_sequence& asked) {
   s.next = 0, s.text_length = s.cache ? s.cache->length() : 0, s.lead = nullptr;
   s.pending = {asked.first, asked.first + asked.rows, asked.positions, asked.parents, asked.numbers};
   if (!asked.n_blocks) return;
-  build_tree(asked, s.tree);
+  build_tree(asked, model_.texts, s.tree);
   s.names = RowNames::of(s.pending);
   if (!s.cache) return;
   s.cache->begin(asked.n_blocks < 0 ? nullptr : asked.blocks, blocks_of(asked), s.pending, s.names);
@@ -174,8 +174,19 @@ void Engine::run_block(int block) {
     call_.rows += s.asked->rows;
   }
   made_[block]->run(call_);
+  if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
   for (const SequenceRows& s : call_.sequences)
     keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden);
+}
+
+// The states of the call's rows normed in place.
+void Engine::norm_states(const ed_norm& norm) {
+  pool_.parallel_for(call_.rows, grain(call_.rows), [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float* row = call_.hidden + (size_t)r * model_.hidden;
+      norm_row(norm, row, row);
+    }
+  });
 }
 
 // The sequences that a block runs on, and where their rows lie side by side: where they are, or gathered.

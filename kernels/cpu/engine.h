@@ -139,6 +139,7 @@ class Engine {
   void embed();
   void embed_row(const ed_sequence& s, int at, float* to) const;
   void run_block(int block);
+  void norm_states(const ed_norm& norm);
   void choose(int block);
   void gather();
   void scatter();

@@ -164,12 +164,20 @@ struct Attention {
   float* kept = nullptr;
   int64_t kept_chunks = 0;
   const float* bias = nullptr;  // added to the scores of ranks, whole chunks of them; null: nothing
+  int32_t text = 0;  // rows of a whole text, which see each other; a window then reaches to both sides. 0: they do not
+  // Added to the scores of a head by distance: that of key - row at [head * distance_stride + key - row]; null: nothing.
+  const float* distance = nullptr;
+  int64_t distance_stride = 0;
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
-  ED_METHOD int rank(int row) const { return begin ? length + end[row] - begin[row] - 1 : length + first + row; }
+  ED_METHOD int rank(int row) const {
+    if (text) return window && length + row + window < length + text ? length + row + window - 1 : length + text - 1;
+    return begin ? length + end[row] - begin[row] - 1 : length + first + row;
+  }
   ED_METHOD int first_rank(int row) const {
-    return window && !slot_positions && rank(row) >= window ? rank(row) - window + 1 : 0;
+    const int own = text ? length + row : rank(row);
+    return window && !slot_positions && own >= window ? own - window + 1 : 0;
   }
   // The slot of a rank that a row sees.
   ED_METHOD int slot(int row, int rank) const {

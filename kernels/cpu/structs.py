@@ -27,11 +27,12 @@ class NormStruct(_Struct):
 
 class AttentionStruct(_Struct):
     _fields_ = _fields(
-        (c_int32, "heads kv_heads head_dim rope window sinks qk_norm reserved"),
+        (c_int32, "heads kv_heads head_dim rope window sinks qk_norm distances"),
         (c_float, "scale softcap"),
         (TensorStruct, "qkv o"),
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
         (NormStruct, "embedding_norm"),
+        (c_void_p, "distance"),
     )
 
 
@@ -66,7 +67,7 @@ class PowerLawStruct(_Struct):
 
 class BlockStruct(_Struct):
     _fields_ = [
-        *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm")),
+        *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm after_norm")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
@@ -83,7 +84,7 @@ class ModelStruct(_Struct):
     _fields_ = _fields(
         (c_int32, "vocab hidden n_blocks n_ropes"),
         (c_float, "norm_eps final_softcap embed_scale"),
-        (c_int32, "reserved"),
+        (c_int32, "texts"),
         (TensorStruct, "embed head"),
         (NormStruct, "final_norm"),
         (POINTER(BlockStruct), "blocks"),

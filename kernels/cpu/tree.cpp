@@ -16,6 +16,15 @@ bool is_chain(const ed_sequence& s) {
   return true;
 }
 
+// Whether all rows of the tree are in one group, one after another.
+bool is_text(const ed_sequence& s) {
+  if (s.first || group_of(s, 0) < 0) return false;
+  for (int i = 0; i < s.rows; i++)
+    if ((s.parents && s.parents[i] != i - 1) || group_of(s, i) != group_of(s, 0) || s.positions[i] != s.positions[0] + i)
+      return false;
+  return true;
+}
+
 // The position of a row without parent, if all rows' positions follow from it; else -1.
 int64_t base_position(const ed_sequence& s, const Tree& tree) {
   const int64_t base = s.positions[0];
@@ -38,9 +47,14 @@ void add_path(const ed_sequence& s, const std::vector<int32_t>& rows, Tree& tree
 
 }  // namespace
 
-void build_tree(const ed_sequence& s, Tree& tree) {
+void build_tree(const ed_sequence& s, bool texts, Tree& tree) {
   const int count = s.first + s.rows;
   tree.depth.clear(), tree.begin.clear(), tree.end.clear(), tree.path.clear();
+  tree.text = texts && is_text(s);
+  if (tree.text) {
+    tree.chain = true, tree.base = s.positions[0];
+    return;
+  }
   tree.chain = is_chain(s);
   if (!tree.chain) {
     for (int i = 0; i < count; i++) {

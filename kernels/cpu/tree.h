@@ -3,7 +3,7 @@
 
 namespace edgedec {
 
-// What each computed row of a sequence sees of its tree.
-void build_tree(const ed_sequence& s, Tree& tree);
+// What each computed row of a sequence sees of its tree. texts: of an encoder.
+void build_tree(const ed_sequence& s, bool texts, Tree& tree);
 
 }  // namespace edgedec

@@ -10,7 +10,7 @@ namespace edgedec::lib {
 namespace {
 
 constexpr uint64_t ALIGN = 64;
-constexpr int VERSION = 7, OLDEST = 4;
+constexpr int VERSION = 8, OLDEST = 4;
 constexpr int64_t LANES = 16;
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 

@@ -189,6 +189,8 @@ ModelSpec read_spec(const Json& value, const std::string& where) {
   ModelSpec spec;
   spec.architecture = f.string("architecture");
   spec.vocab = size_of(f, "vocab_size"), spec.hidden = size_of(f, "hidden_size"), spec.context = size_of(f, "context_length");
+  for (const char* encoder : {"causal", "entry", "output"})
+    if (f.any(encoder)) throw Failure(EDGEDEC_UNAVAILABLE, where + ": a text encoder; libedgedec generates texts, use `edgedec embed`");
   spec.norm_eps = f.number("norm_eps");
   spec.tied = f.boolean("tied");
   spec.final_norm = f.choice("final_norm", NORMS, 1);

@@ -27,6 +27,7 @@ from edgedec.runtime import (
     choose_kv,
     head_outputs,
     lacking_kinds,
+    largest_call,
     parse_device,
 )
 from edgedec.runtime.checks import check_calls
@@ -60,7 +61,7 @@ def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     if device.name in PROVIDERS:
         return on_device.device_reason(bundle, device)
-    lacking = lacking_kinds(bundle, KINDS)
+    lacking = lacking_kinds(bundle, KINDS, encoders=True)
     if lacking is None and ARTIFACT not in bundle.manifest.artifacts:
         return f"the bundle has no files for it; add them with `edgedec add {ARTIFACT} {bundle.path}`"
     return lacking
@@ -88,6 +89,7 @@ class OnnxRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            largest_call=largest_call(self.spec),
             adapters=False,
             threads=threads,
             temperatures=True,
@@ -111,7 +113,8 @@ class OnnxRuntime:
             self._sessions.get(self._graphs.model, alone=True)
             return
         # The head first: it is the largest matrix, and opening needs room for two of it.
-        self._sessions.get(self._graphs.head)
+        if self._graphs.head:
+            self._sessions.get(self._graphs.head)
         self._sessions.get(self._graphs.stack[self.kv])
 
     def release(self) -> None:

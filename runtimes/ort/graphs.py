@@ -13,7 +13,7 @@ ARTIFACT = "ort"
 
 @dataclass(frozen=True)
 class Graphs:
-    """blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack
+    """embed, head: empty for an encoder; blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack
     and head in one, for plain decoding with the cache format `model_kv`."""
 
     embed: str
@@ -32,7 +32,7 @@ class Graphs:
             *self.stack.values(),
             *(name for names in self.blocks.values() for name in names),
         }
-        return files | ({self.model} if self.model is not None else set())
+        return (files | ({self.model} if self.model is not None else set())) - {""}
 
 
 def graphs_of(bundle: Bundle) -> Graphs:

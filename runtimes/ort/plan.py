@@ -59,7 +59,9 @@ class Step:
         window = self.spec.windows.index((self.spec.attention[b].window, self.spec.attention[b].sinks))
         key = (-1 if self.shared else b, window)
         if key not in self._biases:
-            sees = self.rows.mask(self.cache.positions(b), *self.spec.windows[window])
+            wide, sinks = self.spec.windows[window]
+            ahead = None if self.spec.causal else wide
+            sees = self.rows.mask(self.cache.positions(b), wide, sinks, ahead)
             bias = np.where(sees, np.float32(0), MASKED)
             if self.shift(b):
                 bias = np.concatenate([np.full((len(bias), 1), MASKED), bias], axis=1)

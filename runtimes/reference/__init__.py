@@ -22,6 +22,7 @@ from edgedec.runtime import (
     choose_kv,
     head_outputs,
     lacking_kinds,
+    largest_call,
 )
 from edgedec.runtimes.reference import attention, mlp, moe, power_law, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
@@ -37,7 +38,7 @@ Scales = dict[int, Array]
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
-    return lacking_kinds(bundle, KINDS)
+    return lacking_kinds(bundle, KINDS, encoders=True)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
@@ -79,6 +80,7 @@ class Reference:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            largest_call=largest_call(self.spec),
             temperatures=True,
             merge=True,
             drop_by_head=True,
@@ -115,7 +117,8 @@ class Reference:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
             view = (call.views or {}).get(b)
             y, attention_paid, q = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans, view)
-            x = x + w.norm(y, self.spec.blocks[b].post_norm, "post_norm")
+            block = self.spec.blocks[b]
+            x = w.norm(x + w.norm(y, block.post_norm, "post_norm"), block.after, "after_norm")
             if b in wanted.hidden:
                 states[b] = x
             if wanted.attention and attention_paid is not None:

@@ -48,10 +48,18 @@ def run(
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
     keys, values = (load(data[i][:, :stop], cache.kv, None if scales is None else scales[i]) for i in range(2))
-    mask = rows.mask(cache.positions(w.number), block.window, block.sinks)
+    ahead = None if w.spec.causal else block.window
+    mask = rows.mask(cache.positions(w.number), block.window, block.sinks, ahead)
     sight = None if view is None else Sight(view, span[0] - rows.first, rows)
-    y, paid = attend(q, keys, values, mask, block, sight)
+    bias = distances(block, w, positions) if block.distances else None
+    y, paid = attend(q, keys, values, mask, block, sight, bias)
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
+
+
+def distances(block: Attention, w: BlockWeights, positions: NDArray[np.int64]) -> Array:
+    """What is added to the scores of a whole text by distance [n_heads, n, n]."""
+    apart = np.clip(positions[None, :] - positions[:, None], -block.distances, block.distances) + block.distances
+    return np.ascontiguousarray(w.get("distance")[apart].transpose(2, 0, 1))
 
 
 def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array]:
@@ -95,13 +103,22 @@ def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.in
 
 
 def attend(
-    q: Array, keys: Array, values: Array, mask: NDArray[np.bool_], block: Attention, sight: Sight | None = None
+    q: Array,
+    keys: Array,
+    values: Array,
+    mask: NDArray[np.bool_],
+    block: Attention,
+    sight: Sight | None = None,
+    bias: Array | None = None,
 ) -> tuple[Array, Array]:
     """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
-    paid to each slot [kv_heads, total]."""
+    paid to each slot [kv_heads, total]. bias [heads, n, total]: added to the scores."""
     group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
     q, owner = q.reshape(kv, group, n, block.head_dim), None
-    scores = np.where(mask, _scores(block, q, keys), -np.inf)
+    scores = _scores(block, q, keys)
+    if bias is not None:
+        scores = scores + bias.reshape(scores.shape)
+    scores = np.where(mask, scores, -np.inf)
     if sight is not None:
         ranks = sight.committed + sight.rows.visible().sum(axis=1) - 1
         scored = ScoredSlots(q, keys, scores, sight.committed, ranks, lambda mean: _scores(block, mean, keys))

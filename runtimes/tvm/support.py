@@ -11,6 +11,8 @@ _GROUPED = "experts that are chosen from groups"
 
 def library_lacks(spec: ModelSpec) -> str | None:
     """The part of a model that a library cannot run, in one line that names the block; None if it can run all."""
+    if spec.output is not None:
+        return "it encodes texts"
     for b, block in enumerate(spec.blocks):
         reason = _of_library(block, spec.hidden_size)
         if reason is not None:
@@ -34,6 +36,8 @@ def _of_library(block: Block, hidden: int) -> str | None:
 
 def sources_lack(spec: ModelSpec) -> str | None:
     """The part of a model that kernel sources cannot run; they need heads of whole vectors."""
+    if spec.output is not None:
+        return "it encodes texts"
     if spec.hidden_size % LANES:
         return f"a state of {spec.hidden_size} values, not a multiple of {LANES}"
     for b, block in enumerate(spec.blocks):

@@ -1,0 +1,132 @@
+"""`Encoder`: what `Model.embed`, `rerank` and `classify` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.encoding.numeric import Array, squashed, unit
+from edgedec.encoding.results import Results
+from edgedec.encoding.runner import TextRunner
+from edgedec.encoding.texts import EncodedText, Text, TextReader
+from edgedec.errors import UsageError
+from edgedec.runtime import Runtime
+from edgedec.spec import Output
+from edgedec.text.tokenizer import Tokenizer
+
+_DOES = {"vector": "embed", "vectors": "embed or rerank", "terms": "embed", "score": "rerank or classify"}
+
+
+class Ranked(NamedTuple):
+    """A document by its place among those given, and its score: the higher, the better it fits."""
+
+    index: int
+    score: float
+
+
+class Encoder:
+    """The texts' side of an opened encoder."""
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, tokenizer: Tokenizer, output: Output) -> None:
+        facts, spec = bundle.manifest.encoder, bundle.spec
+        assert facts is not None
+        self.name, self.output = bundle.manifest.name, output
+        longest = min(facts.longest or spec.context_length, spec.context_length)
+        self.reader = TextReader(tokenizer, facts, longest, spec.vocab_size)
+        self._runner, self._results = TextRunner(bundle, runtime), Results(bundle, output)
+        self._hidden, self._vocabulary = spec.hidden_size, spec.vocab_size
+
+    @property
+    def width(self) -> int:
+        """Values of an embedding."""
+        return self._vocabulary if self.output.kind == "terms" else self.output.width(self._hidden)
+
+    def embed(
+        self, texts: Sequence[Text], *, prompt: str | None = None, dimensions: int = 0, truncate: bool = False
+    ) -> Array:
+        """A vector of each text [n, width]. prompt: by name, "" for none; None: the model's default. dimensions: only so
+        many, the first ones (Matryoshka embeddings); 0: all. truncate: cut texts that are too long; they are an error
+        else."""
+        self._require("embed", "vector", "terms")
+        return self.vectors(self.read(texts, prompt, truncate), dimensions)
+
+    def read(self, texts: Sequence[Text], prompt: str | None = None, truncate: bool = False) -> list[EncodedText]:
+        """Texts as tokens."""
+        return [self.reader.text(text, i, prompt, truncate) for i, text in enumerate(texts)]
+
+    def vectors(self, texts: Sequence[EncodedText], dimensions: int = 0) -> Array:
+        """A vector of each text [n, width], or of the first `dimensions`."""
+        if not 0 <= dimensions <= self.width:
+            raise UsageError(f"dimensions {dimensions}: must be from 1 to {self.width}, or 0 for all")
+        found = self._all(texts)
+        made = np.stack(found) if found else np.zeros((0, self.width), np.float32)
+        if not dimensions or dimensions == self.width:
+            return made
+        cut = np.ascontiguousarray(made[:, :dimensions])
+        return unit(cut) if self.output.normalize else cut
+
+    def token_vectors(
+        self, texts: Sequence[Text], *, prompt: str | None = None, truncate: bool = False
+    ) -> list[Array]:
+        """A vector of every token of each text, [tokens, width] each: for late interaction (ColBERT)."""
+        self._require("embed tokens", "vectors")
+        return self._all(self.read(texts, prompt, truncate))
+
+    def scores(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> Array:
+        """The logits [n, labels] of pairs of texts."""
+        self._require("score pairs", "score")
+        texts = [self.reader.pair(*pair, i, truncate) for i, pair in enumerate(pairs)]
+        found = self._all(texts)
+        return np.stack(found) if found else np.zeros((0, len(self.output.labels)), np.float32)
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top: int | None = None, truncate: bool = False
+    ) -> list[Ranked]:
+        """Documents, the one that fits the query best first, equals in their order; only the first `top` of them."""
+        if top is not None and top < 1:
+            raise UsageError(f"top {top}: must be 1 or more")
+        scores = self._fit(query, documents, truncate)
+        order = np.argsort(-scores, kind="stable")[:top]
+        return [Ranked(int(i), float(scores[i])) for i in order]
+
+    def _fit(self, query: str, documents: Sequence[str], truncate: bool) -> Array:
+        """How well each document fits [n]."""
+        output = self.output
+        if output.kind == "vectors":
+            asked = self.token_vectors([query], prompt=self._side("query"), truncate=truncate)[0]
+            held = self.token_vectors(documents, prompt=self._side("document"), truncate=truncate)
+            return np.array([(asked @ vectors.T).max(axis=1).sum() for vectors in held], np.float32)
+        if output.kind == "score" and len(output.labels) != 1:
+            raise UsageError(f"{self.name}: has {len(output.labels)} labels, a reranker has one; use classify")
+        self._require("rerank", "score")
+        logits = self.scores([(query, document) for document in documents], truncate=truncate)
+        return squashed(logits[:, 0], output.squash)
+
+    def _side(self, name: str) -> str | None:
+        return name if name in self.reader.facts.prompts else None
+
+    def classify(
+        self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
+    ) -> list[dict[str, float]]:
+        """The score of every label of each text or pair, the highest first."""
+        self._require("classify", "score")
+        read = [
+            self.reader.text(text, i, None, truncate) if isinstance(text, str) else self.reader.pair(*text, i, truncate)
+            for i, text in enumerate(texts)
+        ]
+        return [self._labelled(logits) for logits in self._all(read)]
+
+    def _labelled(self, logits: Array) -> dict[str, float]:
+        scores = squashed(logits, self.output.squash)
+        order = np.argsort(-scores, kind="stable")
+        return {self.output.labels[i]: float(scores[i]) for i in order}
+
+    def _all(self, texts: Sequence[EncodedText]) -> list[Array]:
+        return [self._results.of(hidden) for hidden in self._runner.hidden(texts)]
+
+    def _require(self, what: str, *kinds: str) -> None:
+        if self.output.kind not in kinds:
+            raise UsageError(f"{self.name}: cannot {what}; this model can {_DOES[self.output.kind]}")

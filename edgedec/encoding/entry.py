@@ -1,0 +1,34 @@
+"""What enters the first block of an encoder: embeddings of tokens, positions and types, normed (`spec.Entry`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.encoding.numeric import Array, normed
+from edgedec.errors import UsageError
+from edgedec.spec import Entry
+
+
+class EntryTables:
+    """The tables of a bundle, read once."""
+
+    def __init__(self, bundle: Bundle, entry: Entry) -> None:
+        self._bundle, self._entry, self._spec = bundle, entry, bundle.spec
+        self._tables = {name: bundle.rows(name) for name in entry.tensors(bundle.spec.hidden_size)}
+
+    def rows(self, ids: Sequence[int], types: Sequence[int]) -> Array:
+        """The state [n, hidden_size] of a text's tokens. types: of models with several; of others they are ignored."""
+        entry, tables = self._entry, self._tables
+        x = self._bundle.gather("embed", np.asarray(ids, np.int64)) * np.float32(self._spec.embed_scale)
+        if entry.types:
+            kinds = np.asarray(types, np.int64) if entry.types > 1 else np.zeros(len(ids), np.int64)
+            if kinds.min() < 0 or kinds.max() >= entry.types:
+                raise UsageError(f"token type {kinds.max()}: the model has {entry.types}")
+            x = x + tables["types"][kinds]
+        if entry.positions:
+            x = x + tables["positions"][: len(ids)]
+        x = normed(x, entry.norm, tables.get("entry_norm"), tables.get("entry_norm_bias"), self._spec.norm_eps)
+        return x @ tables["entry"].T + tables["entry_bias"] if entry.width else x

@@ -1,0 +1,76 @@
+"""Texts of different lengths through the blocks, many in a call and none padded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.encoding.entry import EntryTables
+from edgedec.encoding.numeric import Array
+from edgedec.encoding.texts import EncodedText
+from edgedec.runtime import Call, Outputs, Rows, Runtime
+
+# Rows of a forward: more gain nothing, and keys and values of all of them are in memory.
+_ROWS = 1024
+
+
+class TextRunner:
+    """Runs the blocks of an encoder, or of a decoder that embeds."""
+
+    def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
+        self._runtime, self._spec = runtime, bundle.spec
+        self._entry = None if self._spec.entry is None else EntryTables(bundle, self._spec.entry)
+        self._last = self._spec.n_blocks - 1
+        self._rows = min(_ROWS, runtime.capabilities.largest_call)
+
+    def hidden(self, texts: Sequence[EncodedText]) -> Iterator[Array]:
+        """The state [n, hidden_size] after the last block of each text."""
+        for batch in batches([len(text.ids) for text in texts], self._rows):
+            yield from (self._whole if not self._spec.causal else self._causal)([texts[i] for i in batch])
+
+    def _whole(self, texts: Sequence[EncodedText]) -> list[Array]:
+        calls = [self._call(self._text(text)) for text in texts]
+        return [result.hidden[self._last] for result in self._runtime.forward(calls)]
+
+    def _text(self, text: EncodedText) -> Rows:
+        if self._entry is None:
+            return Rows.text(np.asarray(text.ids, np.int64))
+        return Rows.text(None, self._entry.rows(text.ids, text.types))
+
+    def _call(self, rows: Rows) -> Call:
+        return Call(rows, self._runtime.new_cache(len(rows)), outputs=Outputs(hidden=(self._last,)))
+
+    def _causal(self, texts: Sequence[EncodedText]) -> list[Array]:
+        """Of rows that see earlier ones only: a chunk of each text in a forward."""
+        caches = [self._runtime.new_cache(len(text.ids)) for text in texts]
+        found: list[list[Array]] = [[] for _ in texts]
+        chunk = max(1, self._rows // len(texts))
+        for at in range(0, max(len(text.ids) for text in texts), chunk):
+            going = [i for i, text in enumerate(texts) if len(text.ids) > at]
+            calls = [
+                Call(Rows.chain(texts[i].ids[at : at + chunk], at), caches[i], outputs=Outputs(hidden=(self._last,)))
+                for i in going
+            ]
+            for i, call, result in zip(going, calls, self._runtime.forward(calls), strict=True):
+                caches[i].commit(range(len(call.rows)))
+                found[i].append(result.hidden[self._last])
+        return [np.concatenate(parts) for parts in found]
+
+
+def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Texts one after another, as many as have at most `most` rows together; a longer one alone.
+
+    >>> list(batches([3, 4, 9, 1], 8))
+    [[0, 1], [2], [3]]
+    """
+    batch, rows = list[int](), 0
+    for i, length in enumerate(lengths):
+        if batch and rows + length > most:
+            yield batch
+            batch, rows = [], 0
+        batch.append(i)
+        rows += length
+    if batch:
+        yield batch

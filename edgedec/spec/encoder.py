@@ -1,0 +1,117 @@
+"""What a text encoder has besides blocks: what enters the first block, and what becomes of the rows after the last.
+
+The host computes both in float32 (`edgedec.encoding`), so every runtime that runs the blocks runs the encoder: a text is
+rows given by their embeddings, and its result the hidden state after the last block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from edgedec.errors import BundleCorrupt
+from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
+
+if TYPE_CHECKING:
+    from edgedec.spec import ModelSpec
+
+Squash = Literal["none", "tanh", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What enters the first block: norm(embed[token] + positions[position] + types[type]), and times a matrix with a bias
+    if the embedding is narrower than the state. positions, types: rows of the learned tables, 0: none; width: of the
+    embedding, 0: as the state."""
+
+    positions: int = 0
+    types: int = 0
+    norm: Norm = "none"
+    width: int = 0
+
+    def tensors(self, hidden: int) -> Shapes:
+        """Its tensors besides `embed`."""
+        width = self.width or hidden
+        shapes: Shapes = {"positions": (self.positions, width)} if self.positions else {}
+        if self.types:
+            shapes["types"] = (self.types, width)
+        shapes |= norm_tensors(self.norm, "entry_norm", width)
+        if self.width:
+            shapes |= {"entry": (hidden, width), "entry_bias": (hidden,)}
+        return shapes
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A layer of an output: norm(activation(W x + b))."""
+
+    size: int
+    bias: bool = True
+    activation: Squash = "none"
+    norm: Norm = "none"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What becomes of the rows of a text after the final norm.
+
+    kind: "vector", an embedding; "vectors", one a row (late interaction); "terms", a weight of each token of the vocabulary
+    (SPLADE); "score", logits of `labels`. pool: the row or the mean of rows that goes on; "rows": each. The layers `dense`
+    follow, then, of terms, the embedding's own matrix with a bias; vectors are scaled to length 1 if `normalize`. squash: of
+    the logits of a score.
+    """
+
+    kind: Literal["vector", "vectors", "terms", "score"] = "vector"
+    pool: Literal["mean", "cls", "last", "max", "rows"] = "mean"
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = False
+    labels: tuple[str, ...] = ()
+    squash: Squash = "none"
+
+    def width(self, hidden: int) -> int:
+        """Values of a vector, or logits."""
+        return self.dense[-1].size if self.dense else hidden
+
+    def tensors(self, hidden: int, vocabulary: int) -> Shapes:
+        """Its tensors; matrices are (out, in)."""
+        shapes: Shapes = {}
+        for i, layer in enumerate(self.dense):
+            shapes[f"dense.{i}"] = (layer.size, hidden)
+            if layer.bias:
+                shapes[f"dense.{i}_bias"] = (layer.size,)
+            shapes |= norm_tensors(layer.norm, f"dense.{i}_norm", layer.size)
+            hidden = layer.size
+        if self.kind == "terms":
+            shapes["terms_bias"] = (vocabulary,)
+        return shapes
+
+
+def check_encoder(spec: ModelSpec, where: str) -> None:
+    """BundleCorrupt for facts of an encoder that do not fit each other."""
+    entry, output = spec.entry, spec.output
+    if entry is not None:
+        require_sizes(f"{where}.entry", {"positions": entry.positions, "types": entry.types, "width": entry.width}, 0)
+        if 0 < entry.positions < spec.context_length:
+            raise BundleCorrupt(f"{where}.entry.positions: {entry.positions} of a context of {spec.context_length}")
+    if output is not None:
+        _check_output(spec, output, where)
+    if output is None and (entry is not None or not spec.causal):
+        raise BundleCorrupt(f"{where}.output: is missing; the model encodes texts")
+    if not spec.causal and (set(spec.kinds) - {"attention", "mlp", "moe"} or spec.original_length):
+        raise BundleCorrupt(f"{where}.causal: rows that see later ones in a model of {', '.join(spec.kinds)} blocks")
+    if not spec.causal and any(block.sinks for block in spec.attention.values()):
+        raise BundleCorrupt(f"{where}.causal: a window with sinks in an encoder")
+    if spec.causal and any(block.distances for block in spec.attention.values()):
+        raise BundleCorrupt(f"{where}.causal: scores by distance in a decoder")
+
+
+def _check_output(spec: ModelSpec, output: Output, where: str) -> None:
+    for layer in output.dense:
+        require_sizes(f"{where}.output.dense", {"size": layer.size})
+    if (output.kind in ("vectors", "terms")) != (output.pool == "rows"):
+        raise BundleCorrupt(f"{where}.output.pool: {output.pool} of {output.kind}")
+    if output.kind == "score" and len(output.labels) != output.width(spec.hidden_size):
+        raise BundleCorrupt(f"{where}.output.labels: {len(output.labels)} of {output.width(spec.hidden_size)} logits")
+    width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
+    if output.kind == "terms" and output.width(spec.hidden_size) != width:
+        raise BundleCorrupt(f"{where}.output.dense: not as wide as the embedding")
