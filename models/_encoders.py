@@ -125,6 +125,11 @@ def _squash(r: ConfigReader, count: int) -> Squash:
             return "sigmoid" if count == 1 else "softmax"
 
 
+def last_token_score(r: ConfigReader, name: str) -> Output | None:
+    """The head of a decoder that was saved by the class `name` to score texts; None for one that generates them."""
+    return score(r, "last", bias=False) if is_score(r, name) else None
+
+
 def is_score(r: ConfigReader, name: str) -> bool:
     """Whether the checkpoint was saved by the class `name`, which scores texts."""
     return name in (r.items("architectures", str) or ())
@@ -133,6 +138,11 @@ def is_score(r: ConfigReader, name: str) -> bool:
 def zeros(name: str) -> Part:
     """As many zeros as a vector has values: the bias of a LayerNorm without one."""
     return Part(name, times=0.0)
+
+
+def many_zeros(name: str, length: int, count: int) -> tuple[Part, ...]:
+    """`count` zeros, of a vector `name` of `length` values: the bias of a matrix without one, in a block with biases."""
+    return tuple(Part(name, (0, min(length, count - at)), times=0.0) for at in range(0, count, length))
 
 
 def entry(r: ConfigReader, context: int, *, types: int, width: int = 0) -> Entry:

@@ -14,7 +14,10 @@ Names = Mapping[str, Paths]
 """By kind of block, its tensors and where they are within a layer of the checkpoint. A * in a name is the number of an
 expert: the parts of expert 0 come first, then those of expert 1, and so on."""
 
-OUTER = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
+OUTER = {
+    **{"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"},
+    "dense.0": "score.weight",  # of a decoder that scores texts
+}
 ATTENTION: Paths = {
     "norm": ("input_layernorm.weight",),
     "qkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
+from edgedec.models._encoders import last_token_score
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -26,6 +27,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         context_length=length,
         layers=((attention, mlp),) * r.whole("num_hidden_layers"),
         ropes=(rope(r, table, attention.head_dim, length),),
+        output=last_token_score(r, "LlamaForSequenceClassification"),
     )
     return finish(r, found)
 

@@ -54,9 +54,9 @@ def bucket(distance: int, buckets: int) -> int:
 
 
 def _buckets(r: ConfigReader) -> int:
-    found = r.whole("relative_attention_num_buckets", 32, least=4)
-    if not 4 <= found < 4 * FAR:
-        raise r.fail("relative_attention_num_buckets", f"{found} is out of range")
+    found = r.whole("relative_attention_num_buckets", 32)
+    if found != 32:  # transformers computes with 32 whatever the config says
+        raise r.fail("relative_attention_num_buckets", f"must be 32, found {found}")
     return found
 
 

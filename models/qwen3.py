@@ -8,6 +8,7 @@ from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
+from edgedec.models._encoders import last_token_score
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.qwen2 import qwen_windows
@@ -28,6 +29,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         context_length=length,
         layers=tuple((replace(attention, window=w), mlp) for w in qwen_windows(r, length)),
         ropes=(rope(r, table, attention.head_dim, length),),
+        output=last_token_score(r, "Qwen3ForSequenceClassification"),
     )
     return finish(r, found)
 
