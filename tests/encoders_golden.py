@@ -1,0 +1,171 @@
+"""Small random text encoders and what transformers makes of them, without torch.
+
+`golden/encoders.json.xz` has each model's config and the names and shapes of its tensors, whose values numpy draws;
+`golden/encoders.npz` has the states of the rows of TOKENS after the last norm, or the logits. Both are made again, with
+torch, by
+
+    python tests/encoders_golden.py
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = Path(__file__).with_name("golden")
+TOKENS = [3, 5, 7, 9, 33, 100, 2, 8, 60, 61, 62, 63, 64, 65, 10, 11, 12, 13, 14, 15, 42, 42, 99]
+TYPES = [0] * 8 + [1] * 15
+# Widths that nothing shares, an epsilon that is felt, a context that is no power of two, windows shorter than the text.
+SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 80,
+    "max_position_embeddings": 44,
+    "layer_norm_eps": 1e-2,
+}
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+DISTIL = {
+    **{"vocab_size": 101, "dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 80, "max_position_embeddings": 44},
+    "activation": "relu",
+}
+MODERN = {key: value for key, value in SIZES.items() if key != "layer_norm_eps"} | {
+    **{"norm_eps": 1e-2, "local_attention": 6, "num_hidden_layers": 4, "cls_token_id": 1, "sep_token_id": 2},
+    **IDS,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}
+DECODER = {key: value for key, value in SIZES.items() if key != "layer_norm_eps"} | {
+    **{"num_key_value_heads": 1, "rms_norm_eps": 1e-2, "head_dim": 32},
+    **IDS,
+}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 70.0}}
+BIASED = {
+    **{"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "classifier_pooling": "mean"},
+    **{"classifier_activation": "silu", "hidden_activation": "relu"},
+}
+# Name: (the class of transformers, its config).
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertModel", SIZES | {"hidden_act": "relu", "type_vocab_size": 3}),
+    "bert-score": ("BertForSequenceClassification", SIZES | LABELS),
+    "roberta": ("RobertaModel", SIZES | {"pad_token_id": 4, "type_vocab_size": 1, "hidden_act": "silu"}),
+    "roberta-score": ("RobertaForSequenceClassification", SIZES | LABELS),
+    "xlm-roberta-score": ("XLMRobertaForSequenceClassification", SIZES | LABELS),
+    "camembert": ("CamembertModel", SIZES),
+    "distilbert": ("DistilBertModel", DISTIL),
+    "distilbert-score": ("DistilBertForSequenceClassification", DISTIL | LABELS),
+    "electra": ("ElectraModel", SIZES | {"embedding_size": 24}),
+    "electra-score": ("ElectraForSequenceClassification", SIZES | LABELS | {"embedding_size": 48}),
+    "mpnet": ("MPNetModel", SIZES),
+    "mpnet-score": ("MPNetForSequenceClassification", SIZES | LABELS),
+    "nomic": ("NomicBertModel", SIZES | ROPE),
+    "gte": ("GteModel", SIZES | ROPE | {"type_vocab_size": 0}),
+    "gte-score": ("GteForSequenceClassification", SIZES | ROPE | LABELS),
+    "jina": ("JinaEmbeddingsV3Model", SIZES | ROPE),
+    "jina-score": ("JinaEmbeddingsV3ForSequenceClassification", SIZES | ROPE | LABELS),
+    "modernbert": ("ModernBertModel", MODERN | {"layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "modernbert-score": ("ModernBertForSequenceClassification", MODERN | LABELS | BIASED),
+    "eurobert": ("EuroBertModel", DECODER | ROPE | {"mask_token_id": 3, "hidden_act": "relu"}),
+    "eurobert-score": ("EuroBertForSequenceClassification", DECODER | ROPE | LABELS | {"classifier_pooling": "mean"}),
+    "qwen3-score": ("Qwen3ForSequenceClassification", DECODER | ROPE | LABELS),
+    "embedding-gemma": (
+        "Gemma3TextModel",
+        DECODER
+        | {"sliding_window": 9, "use_bidirectional_attention": True, "query_pre_attn_scalar": 24}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        | {"rope_parameters": MODERN["rope_parameters"]},
+    ),
+}
+
+
+class Golden(NamedTuple):
+    """Of one model. found: the states [n, hidden_size] of TOKENS, or the logits [labels]."""
+
+    config: dict[str, Any]
+    tensors: dict[str, list[int]]
+    found: NDArray[np.float32]
+
+
+@cache
+def _recipes() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "encoders.json.xz").read_bytes()))
+    return found
+
+
+def golden(name: str) -> Golden:
+    recipe = _recipes()[name]
+    with np.load(GOLDEN / "encoders.npz") as arrays:
+        return Golden(recipe["config"], recipe["tensors"], arrays[name])
+
+
+def drawn(tensors: dict[str, list[int]], gemma: bool = False) -> dict[str, NDArray[np.float32]]:
+    """Every tensor, norms around their neutral value too."""
+    found = {}
+    for name, shape in tensors.items():
+        rng = np.random.default_rng(crc32(name.encode()))
+        spread = 0.3 if len(shape) == 1 else 1.5 / shape[-1] ** 0.5
+        middle = 1.0 if len(shape) == 1 and name.endswith(".weight") and not gemma else 0.0
+        found[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)
+    return found
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -> Path:
+    """A checkpoint of drawn tensors."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True)
+    save_file(drawn(tensors, "gemma" in config["model_type"]), folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _made(name: str, folder: Path) -> tuple[dict[str, Any], NDArray[np.float32]]:
+    """The recipe of a model, and what transformers makes of it."""
+    import torch
+    import transformers
+
+    from edgedec.export.safetensors import read_header
+
+    kind, facts = MODELS[name]
+    made = getattr(transformers, kind)
+    made(made.config_class(**facts)).save_pretrained(folder / "saved")
+    config = json.loads((folder / "saved" / "config.json").read_text())
+    # transformers halves the window of a config each time that it reads it.
+    config |= {key: facts[key] for key in ("sliding_window",) if key in facts and "use_bidirectional_attention" in facts}
+    shapes = {
+        tensor: list(stored.shape)
+        for tensor, stored in read_header(folder / "saved" / "model.safetensors").items()
+        if stored.dtype == "F32"
+    }
+    model = made.from_pretrained(write(folder / "drawn", config, shapes)).eval()
+    types = {"token_type_ids": torch.tensor([TYPES])} if facts.get("type_vocab_size", config.get("type_vocab_size", 0)) > 1 else {}
+    with torch.no_grad():
+        out = model(torch.tensor([TOKENS]), **types)
+    return {"config": config, "tensors": shapes}, (out.logits if "logits" in out else out.last_hidden_state)[0].numpy()
+
+
+def main() -> None:
+    import tempfile
+
+    recipes, arrays = {}, {}
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            recipes[name], arrays[name] = _made(name, Path(folder))
+        print(name, arrays[name].shape, float(np.abs(arrays[name]).mean()))
+    (GOLDEN / "encoders.json.xz").write_bytes(lzma.compress(json.dumps(recipes, sort_keys=True).encode()))
+    np.savez_compressed(GOLDEN / "encoders.npz", **arrays)
+
+
+if __name__ == "__main__":
+    main()
