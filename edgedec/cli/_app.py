@@ -25,7 +25,7 @@ from edgedec.errors import EdgedecError
 # The order of the help: texts; models; training; what is in a bundle; measurements and the machine. A verb that is not
 # named here comes last.
 _ORDER = (
-    *("run", "chat", "serve", "batch", "trace"),
+    *("run", "chat", "serve", "batch", "embed", "rerank", "classify", "trace"),
     *("export", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
     *("train-heads", "train-cache", "train-exits", "calibrate", "datastore"),
     *("inspect", "verify", "sign", "trust"),

@@ -113,6 +113,9 @@ class ModelOpening:
         """Raise the errors of a model that cannot be used."""
         from edgedec.fusion import make_fusion
 
+        if model.spec.output is not None:
+            _ = model.encoder
+            return
         session = model.session(context=context or None, speculate=self.speculate)
         _ = model.tokenizer
         make_fusion(model, self.fuse)

@@ -50,7 +50,7 @@ class Encoder:
         """A vector of each text [n, width]. prompt: by name, "" for none; None: the model's default. dimensions: only so
         many, the first ones (Matryoshka embeddings); 0: all. truncate: cut texts that are too long; they are an error
         else."""
-        self._require("embed", "vector", "terms")
+        self.check_width(dimensions)
         return self.vectors(self.read(texts, prompt, truncate), dimensions)
 
     def read(self, texts: Sequence[Text], prompt: str | None = None, truncate: bool = False) -> list[EncodedText]:
@@ -59,13 +59,21 @@ class Encoder:
 
     def vectors(self, texts: Sequence[EncodedText], dimensions: int = 0) -> Array:
         """A vector of each text [n, width], or of the first `dimensions`."""
+        self.check_width(dimensions)
+        found = [self.narrowed(vector, dimensions) for vector in self.results(texts)]
+        return np.stack(found) if found else np.zeros((0, dimensions or self.width), np.float32)
+
+    def check_width(self, dimensions: int) -> None:
+        """UsageError unless it makes embeddings, and of at least so many values."""
+        self._require("embed", "vector", "terms")
         if not 0 <= dimensions <= self.width:
             raise UsageError(f"dimensions {dimensions}: must be from 1 to {self.width}, or 0 for all")
-        found = self._all(texts)
-        made = np.stack(found) if found else np.zeros((0, self.width), np.float32)
-        if not dimensions or dimensions == self.width:
-            return made
-        cut = np.ascontiguousarray(made[:, :dimensions])
+
+    def narrowed(self, vector: Array, dimensions: int) -> Array:
+        """The first values of an embedding, of length 1 again if it was."""
+        if not dimensions or dimensions == len(vector):
+            return vector
+        cut = np.ascontiguousarray(vector[:dimensions])
         return unit(cut) if self.output.normalize else cut
 
     def token_vectors(
@@ -73,13 +81,13 @@ class Encoder:
     ) -> list[Array]:
         """A vector of every token of each text, [tokens, width] each: for late interaction (ColBERT)."""
         self._require("embed tokens", "vectors")
-        return self._all(self.read(texts, prompt, truncate))
+        return self.results(self.read(texts, prompt, truncate))
 
     def scores(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> Array:
         """The logits [n, labels] of pairs of texts."""
         self._require("score pairs", "score")
         texts = [self.reader.pair(*pair, i, truncate) for i, pair in enumerate(pairs)]
-        found = self._all(texts)
+        found = self.results(texts)
         return np.stack(found) if found else np.zeros((0, len(self.output.labels)), np.float32)
 
     def rerank(
@@ -94,16 +102,25 @@ class Encoder:
 
     def _fit(self, query: str, documents: Sequence[str], truncate: bool) -> Array:
         """How well each document fits [n]."""
-        output = self.output
-        if output.kind == "vectors":
-            asked = self.token_vectors([query], prompt=self._side("query"), truncate=truncate)[0]
-            held = self.token_vectors(documents, prompt=self._side("document"), truncate=truncate)
-            return np.array([(asked @ vectors.T).max(axis=1).sum() for vectors in held], np.float32)
-        if output.kind == "score" and len(output.labels) != 1:
-            raise UsageError(f"{self.name}: has {len(output.labels)} labels, a reranker has one; use classify")
+        results = self.results(self.read_ranking(query, documents, truncate))
+        return np.array(self.fits(results), np.float32)
+
+    def read_ranking(self, query: str, documents: Sequence[str], truncate: bool) -> list[EncodedText]:
+        """The texts whose results `fits` makes scores of."""
+        if self.output.kind == "vectors":
+            asked = self.read([query], self._side("query"), truncate)
+            return asked + self.read(documents, self._side("document"), truncate)
         self._require("rerank", "score")
-        logits = self.scores([(query, document) for document in documents], truncate=truncate)
-        return squashed(logits[:, 0], output.squash)
+        if len(self.output.labels) != 1:
+            raise UsageError(f"{self.name}: has {len(self.output.labels)} labels, a reranker has one; use classify")
+        return [self.reader.pair(query, document, i, truncate) for i, document in enumerate(documents)]
+
+    def fits(self, results: Sequence[Array]) -> list[float]:
+        """How well each document fits, by the results of `read_ranking`."""
+        if self.output.kind == "vectors":  # the best match of each of the query's tokens (ColBERT)
+            asked, *held = results
+            return [float((asked @ vectors.T).max(axis=1).sum()) for vectors in held]
+        return [float(squashed(logits, self.output.squash)[0]) for logits in results]
 
     def _side(self, name: str) -> str | None:
         return name if name in self.reader.facts.prompts else None
@@ -117,14 +134,15 @@ class Encoder:
             self.reader.text(text, i, None, truncate) if isinstance(text, str) else self.reader.pair(*text, i, truncate)
             for i, text in enumerate(texts)
         ]
-        return [self._labelled(logits) for logits in self._all(read)]
+        return [self._labelled(logits) for logits in self.results(read)]
 
     def _labelled(self, logits: Array) -> dict[str, float]:
         scores = squashed(logits, self.output.squash)
         order = np.argsort(-scores, kind="stable")
         return {self.output.labels[i]: float(scores[i]) for i in order}
 
-    def _all(self, texts: Sequence[EncodedText]) -> list[Array]:
+    def results(self, texts: Sequence[EncodedText]) -> list[Array]:
+        """What the model makes of each text."""
         return [self._results.of(hidden) for hidden in self._runner.hidden(texts)]
 
     def _require(self, what: str, *kinds: str) -> None:

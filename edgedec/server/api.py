@@ -116,11 +116,27 @@ def completion(raw: bytes) -> TextRequest:
     )
 
 
-def embedding(raw: bytes) -> tuple[TextRequest, bool]:
-    """(the prompts to embed, whether the answer is in base64)."""
+@dataclass(frozen=True)
+class EmbedOptions:
+    """dimensions: the first so many values, 0: all; prompt: the model's words in front by name, None: its usual ones;
+    truncate: cut texts that are too long; packed: the answer is in base64."""
+
+    dimensions: int = 0
+    prompt: str | None = None
+    truncate: bool = False
+    packed: bool = False
+
+
+def embedding(raw: bytes) -> tuple[TextRequest, EmbedOptions]:
+    """The prompts to embed, and how."""
     body = checked(raw, fields.EMBEDDING)
-    packed = body.get("encoding_format") == "base64"
-    return TextRequest({}, prompts=_prompts(body["input"]), target=target_of(body)), packed
+    options = EmbedOptions(
+        int(body.get("dimensions") or 0),
+        body.get("prompt_name"),
+        bool(body.get("truncate")),
+        body.get("encoding_format") == "base64",
+    )
+    return TextRequest({}, prompts=_prompts(body["input"]), target=target_of(body)), options
 
 
 def target_of(body: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -20,6 +20,7 @@ from edgedec.server.answers import JsonAnswer
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.routes import OllamaRoutes
 from edgedec.server.page import PAGE, page
+from edgedec.server.rerank import RerankRoutes
 from edgedec.server.responses.routes import ResponsesRoutes
 from edgedec.server.routes import OpenAIRoutes
 from edgedec.server.service import Server
@@ -37,6 +38,7 @@ def build(server: Server) -> Starlette:
         *OpenAIRoutes(server).routes(),
         *ResponsesRoutes(server).routes(),
         *OllamaRoutes(server).routes(),
+        *RerankRoutes(server).routes(),
         *plugins.routes(),
         Route("/health", monitoring.health),
         Route("/metrics", monitoring.counts),

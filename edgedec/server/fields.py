@@ -40,6 +40,16 @@ _TOKENS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum
 _TEXTS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": {"type": "string"}}
 _MANY_TOKENS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": _TOKENS}
 _PROMPT = {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _MANY_TOKENS]}
+# As OpenAI allows.
+_MOST_EMBEDDED = 2048
+_EMBEDDED = {
+    "anyOf": [
+        {"type": "string"},
+        {**_TEXTS, "maxItems": _MOST_EMBEDDED},
+        _TOKENS,
+        {**_MANY_TOKENS, "maxItems": _MOST_EMBEDDED},
+    ]
+}
 WHO = {
     "model": or_null("string"),
     "adapter": or_null("string"),
@@ -181,7 +191,10 @@ COMPLETION = closed(
 EMBEDDING = closed(
     ("input",),
     **WHO,
-    input=_PROMPT,
+    input=_EMBEDDED,
+    dimensions=or_null("integer", minimum=1),
+    prompt_name=or_null("string"),
+    truncate=or_null("boolean"),
     encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None]},
 )
 TOKENIZE = closed(

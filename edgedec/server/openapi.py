@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgedec.server import fields
+from edgedec.server import fields, rerank
 from edgedec.server.ollama import fields as ollama
 from edgedec.server.plugins import LISTED
 from edgedec.server.responses.fields import RESPONSE
@@ -87,6 +87,8 @@ def _openai() -> Json:
         "/v1/chat/completions": {"post": _post("chat", fields.CHAT, _ANSWER, _EVENTS)},
         "/v1/completions": {"post": _post("completion", fields.COMPLETION, _ANSWER, _EVENTS)},
         "/v1/embeddings": {"post": _post("embedding", fields.EMBEDDING, _LISTED)},
+        "/v1/rerank": {"post": _post("rerank", rerank.JINA, _object("model", "usage", "results"))},
+        "/v2/rerank": {"post": _post("rerankAsCohere", rerank.COHERE, _object("id", "results", "meta"))},
         "/v1/models": {"get": _get("models", "The models and their adapters.", _LISTED)},
         "/v1/models/{model}": {"get": _get("model", "A model, by name.", card), **_named("model")},
         "/v1/plugins": {"get": _get("plugins", "Families of plug-ins, and the names of each one's.", _LISTED)},

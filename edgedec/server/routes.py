@@ -60,10 +60,10 @@ class OpenAIRoutes:
         return await self._server.answer(request, started.run, answer)
 
     async def embeddings(self, request: Request) -> Response:
-        wanted, packed = await self._server.read(request, api.embedding)
-        target, ends = await self._server.embed(request, wanted)
+        wanted, options = await self._server.read(request, api.embedding)
+        target, ends = await self._server.embed(request, wanted, options)
         data = [
-            {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, packed)}
+            {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, options.packed)}
             for end in ends
             if end.vector is not None
         ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response
 
+from edgedec.errors import EdgedecError
+from edgedec.server import encoding
 from edgedec.server.access import AccessPolicy
 from edgedec.server.answers import JsonAnswer, StreamAnswer, while_connected
-from edgedec.server.api import TextRequest
+from edgedec.server.api import EmbedOptions, TextRequest
 from edgedec.server.bodies import read_body
 from edgedec.server.completions import Completion, completions, tokens_of
 from edgedec.server.engine import EngineThread
@@ -26,6 +28,8 @@ from edgedec.server.searching import check_search
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from edgedec.server.rerank import RerankRequest
 
 # No server-side limit: a text ends with its context.
 MOST = 1 << 31
@@ -64,7 +68,7 @@ class Server:
 
     def __init__(self, sources: Sequence[ModelSource], settings: Settings) -> None:
         self.settings, self.metrics = settings, Metrics()
-        self._preparation = Preparation()
+        self._preparation, self._encoders = Preparation(), encoding.EncoderThread()
         contexts = [limits_of(settings.limits, source.bundle.manifest.spec).context for source in sources]
         self.most_body = settings.body or most_body(max(contexts))
         self.pool = ModelPool(sources, settings.limits, settings.memory, self.metrics.on_end)
@@ -92,6 +96,7 @@ class Server:
     async def generate(self, request: Request, wanted: TextRequest) -> RunningTexts:
         """Start the texts of a request."""
         async with self.pool.use(wanted.target) as target:
+            _require_decoder(target)
             limits, most = target.engine.limits, self.settings.most
             check_search(wanted.options, wanted.stream, limits.scorers)
             read = partial(completions, target.model, wanted, limits.context, most, target.adapter, limits.room)
@@ -101,9 +106,16 @@ class Server:
                 found = await self._preparation.compile(read, request.receive, limits.seconds)
             return RunningTexts(target, found, target.engine.generate(found, self._client(request)))
 
-    async def embed(self, request: Request, wanted: TextRequest) -> tuple[ModelTarget, list[EndEvent]]:
+    async def embed(
+        self, request: Request, wanted: TextRequest, options: EmbedOptions = EmbedOptions()
+    ) -> tuple[ModelTarget, list[EndEvent]]:
         """The embeddings of a request's prompts."""
         async with self.pool.use(wanted.target) as target:
+            if target.model.spec.output is not None:
+                encoder = target.model.encoder
+                texts = encoding.read_texts(encoder, wanted.prompts, options)
+                found = await self._encoders.run(texts, encoder, request.receive, target.engine.limits.seconds)
+                return target, encoding.as_ends(found, encoder, options.dimensions)
             read = partial(tokens_of, target.model, wanted.prompts, target.engine.limits.context)
             texts = await self._preparation.read(read, wanted.size)
             run = target.engine.embed(texts, target.adapter, self._client(request))
@@ -113,7 +125,19 @@ class Server:
             if end.vector is None:
                 status = {"timeout": 504, "closing": 503}.get(end.finish, 500)
                 raise APIError(status, f"the text was not read: {end.finish} {end.why}".strip(), code=end.finish)
+        ends = [replace(end, vector=encoding.narrowed(end.vector, options.dimensions)) for end in ends if end.vector is not None]
         return target, sorted(ends, key=lambda end: end.index)
+
+    async def score(self, request: Request, wanted: RerankRequest) -> tuple[ModelTarget, list[float], int]:
+        """How well each document fits the query, and the tokens that were read."""
+        async with self.pool.use(wanted.target) as target:
+            try:
+                encoder = target.model.encoder
+            except EdgedecError as error:
+                raise APIError(400, str(error), "model", "invalid_value") from None
+            texts = partial(encoder.read_ranking, wanted.query, wanted.documents, wanted.truncate)
+            found = await self._encoders.run(texts, encoder, request.receive, target.engine.limits.seconds)
+        return target, encoder.fits([result for _, result in found]), sum(tokens for tokens, _ in found)
 
     async def answer(
         self,
@@ -144,6 +168,14 @@ class Server:
         if self.settings.routed:
             return request.headers.get(CLIENT_HEADER, "")
         return "" if request.client is None else client_of(request.client.host)
+
+
+def _require_decoder(target: ModelTarget) -> None:
+    """APIError 400 for a text encoder."""
+    try:
+        target.model.require_decoder()
+    except EdgedecError as error:
+        raise APIError(400, str(error), "model", "invalid_value") from None
 
 
 def _is_json(request: Request) -> bool:

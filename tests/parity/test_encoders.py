@@ -27,7 +27,7 @@ NAMES = sorted(MODELS)
 # Keys that change no arithmetic of a text: what says how to read the rest, training, and what other heads need.
 SILENT = {
     *("architectures", "model_type", "tie_word_embeddings", "transformers_version", "dtype", "use_cache", "pad_token_id"),
-    *("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "initializer_range"),
+    *("max_window_layers", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "initializer_range"),
     *("initializer_cutoff_factor", "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
     *("decoder_bias", "label2id", "id2label", "is_decoder", "add_cross_attention", "position_embedding_type"),
     *("_sliding_window_pattern", "pretraining_tp", "sinusoidal_pos_embds", "problem_type", "output_past"),

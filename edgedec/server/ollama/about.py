@@ -76,6 +76,8 @@ def shown(source: ModelSource, model: Model) -> Json:
 
 def _capabilities(model: Model) -> list[str]:
     template = model.bundle.manifest.text.chat_template
+    if model.spec.output is not None:
+        return ["embedding"]
     found = ["completion", "embedding"]
     found += ["tools"] if template is not None else []
     found += ["insert"] if marks(model.tokenizer) is not None else []

@@ -90,6 +90,7 @@ EMBED = closed(
     model=_COMMON["model"],
     input={"anyOf": [{"type": "string"}, {"type": "array", "maxItems": 128, "items": {"type": "string"}}]},
     truncate=or_null("boolean"),
+    dimensions=or_null("integer", minimum=1),
     options=OPTIONS,
     keep_alive=_KEEP,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.constraints.given import GivenConstraint
-from edgedec.server.api import TextRequest, options_of, read_tools
+from edgedec.server.api import EmbedOptions, TextRequest, options_of, read_tools
 from edgedec.server.bodies import checked
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.fields import CHAT, EMBED, EMBEDDINGS, GENERATE, RENAMED, SHOW
@@ -38,11 +38,12 @@ def show(raw: bytes) -> str:
     return model_name(str(name))
 
 
-def embed(raw: bytes) -> TextRequest:
-    """The prompts of /api/embed."""
+def embed(raw: bytes) -> tuple[TextRequest, EmbedOptions]:
+    """The prompts of /api/embed, and how: texts that are too long are cut unless it says otherwise."""
     body = checked(raw, EMBED)
     given = body["input"]
-    return _to_embed(body, (given,) if isinstance(given, str) else tuple(given))
+    options = EmbedOptions(int(body.get("dimensions") or 0), truncate=body.get("truncate") is not False)
+    return _to_embed(body, (given,) if isinstance(given, str) else tuple(given)), options
 
 
 def embeddings(raw: bytes) -> TextRequest:

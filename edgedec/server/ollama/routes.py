@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 import edgedec
 from edgedec.server.answers import JsonAnswer
-from edgedec.server.api import TextRequest
+from edgedec.server.api import EmbedOptions, TextRequest
 from edgedec.server.errors import APIError
 from edgedec.server.ollama import about, parse
 from edgedec.server.ollama.answer import OllamaAnswer
@@ -56,14 +56,14 @@ class OllamaRoutes:
         return await self._generate(request, body, parse.chat_request(body), began, chats=True)
 
     async def embed(self, request: Request) -> Response:
-        wanted, began = await self._server.read(request, parse.embed), perf_counter_ns()
-        vectors, count = await self._vectors(request, wanted) if wanted.prompts else ([], 0)
+        (wanted, options), began = await self._server.read(request, parse.embed), perf_counter_ns()
+        vectors, count = await self._vectors(request, wanted, options) if wanted.prompts else ([], 0)
         spent = {"total_duration": perf_counter_ns() - began, "load_duration": 0, "prompt_eval_count": count}
         return JsonAnswer({"model": wanted.target[0], "embeddings": vectors, **spent})
 
     async def embeddings(self, request: Request) -> Response:
         wanted = await self._server.read(request, parse.embeddings)
-        vectors, _ = await self._vectors(request, wanted)
+        vectors, _ = await self._vectors(request, wanted, EmbedOptions(truncate=True))
         return JsonAnswer({"embedding": vectors[0]})
 
     async def tags(self, request: Request) -> Response:
@@ -115,7 +115,9 @@ class OllamaRoutes:
         head = {"model": body["model"], "created_at": about.now()}
         return JsonAnswer({**head, **answer, "done": True, "done_reason": reason})
 
-    async def _vectors(self, request: Request, wanted: TextRequest) -> tuple[list[list[float]], int]:
-        _, ends = await self._server.embed(request, wanted)
+    async def _vectors(
+        self, request: Request, wanted: TextRequest, options: EmbedOptions
+    ) -> tuple[list[list[float]], int]:
+        _, ends = await self._server.embed(request, wanted, options)
         vectors = [[float(x) for x in end.vector] for end in ends if end.vector is not None]
         return vectors, sum(end.stats.prompt for end in ends)
