@@ -30,6 +30,7 @@ PACKAGES = {
     "heads": "edgedec.models.heads",
     "drafts": "edgedec.models.drafts",
     "students": "edgedec.export.students",
+    "recipes": "edgedec.export.recipes",
     "quantized": "edgedec.export.quantized",
     "artifacts": "edgedec.export.artifacts",
     "benchmarks": "edgedec.cli.bench",

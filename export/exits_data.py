@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from edgedec.errors import UsageError
 
 END = "<|endoftext|>"
 BLOCK = 1024  # documents
-_CHUNK = 1 << 20  # characters
+_CHUNK, _LONGEST = 1 << 20, 1 << 22  # characters
 _HELD_EVERY, _MOST_HELD = 50, 16
 
 Encode = Callable[[str], list[int]]
@@ -51,6 +52,9 @@ def _parts(file: Iterator[str]) -> Iterator[str]:
     while piece := file.read(_CHUNK):  # type: ignore[attr-defined]
         *whole, kept = (kept + piece).split(END)
         yield from whole
+        if len(kept) > _LONGEST:  # a file without ends of texts is never held as a whole
+            yield kept[: -len(END)]
+            kept = kept[-len(END) :]
     yield kept
 
 
@@ -73,17 +77,20 @@ def is_held(text: str) -> bool:
 
 
 class TokenStream:
-    """An endless stream of rows of `length` + 1 tokens; `place` is the place of the next one."""
+    """An endless stream of rows of `length` + 1 tokens; `place` is the place of the next one. read: what is in a file,
+    as `encode` takes it."""
 
-    def __init__(self, files: Sequence[Path], encode: Encode, length: int, seed: int, place: Place) -> None:
+    read: Callable[[Path], Iterator[Any]] = staticmethod(documents)
+
+    def __init__(self, files: Sequence[Path], encode: Any, length: int, seed: int, place: Place) -> None:
         self._files, self._encode, self._length, self._seed = files, encode, length, seed
         self.place = place
         self._rows: list[list[int]] | None = None
-        self._blocks: Iterator[list[str]] | None = None
+        self._blocks: Iterator[list[Any]] | None = None
 
     def held(self) -> list[list[int]]:
         """Rows of documents that are never trained on, of the first block."""
-        texts = [text for text in next(self._blocks_from(0), []) if is_held(text)]
+        texts = [text for text in next(self._blocks_from(0), []) if is_held(str(text))]
         return [ids[: self._length + 1] for ids in map(self._encode, texts[:_MOST_HELD]) if len(ids) > 1]
 
     def __next__(self) -> list[int]:
@@ -107,18 +114,22 @@ class TokenStream:
             return
         self._rows = list(self._joined(block))
 
-    def _joined(self, block: list[str]) -> Iterator[list[int]]:
-        texts = [text for text in block if not is_held(text)]
+    def _shuffled(self, block: list[Any]) -> list[Any]:
+        """The texts of a block that are trained on."""
+        texts = [text for text in block if not is_held(str(text))]
         random.Random(f"{self._seed} {self.place.turn} {self.place.block}").shuffle(texts)
+        return texts
+
+    def _joined(self, block: list[Any]) -> Iterator[list[int]]:
         row: list[int] = []
-        for ids in map(self._encode, texts):
+        for ids in map(self._encode, self._shuffled(block)):
             row += ids
             if len(row) > self._length:
                 yield row[: self._length + 1]
                 row = []
 
-    def _blocks_from(self, first: int) -> Iterator[list[str]]:
-        found = (text for path in self._files for text in documents(path))
+    def _blocks_from(self, first: int) -> Iterator[list[Any]]:
+        found = (text for path in self._files for text in self.read(path))
         rest = islice(found, first * BLOCK, None)
         while block := list(islice(rest, BLOCK)):
             yield block

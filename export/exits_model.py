@@ -40,10 +40,15 @@ def load(folder: Path) -> Any:
 
 def write(early: Early, source: Path, out: Path) -> None:
     """The model as a Hugging Face folder: weights in the type they came in, every other file as it was."""
+    write_model(early.model, source, out)
+
+
+def write_model(model: Any, source: Path, out: Path) -> None:
+    """A network of transformers, trained from the checkpoint `source`, as `write` does."""
     config = Checkpoint.open(source).config
     wanted = getattr(torch, str(config.get("dtype", config.get("torch_dtype"))), torch.float32)
-    weights = {name: tensor.detach().to(wanted) for name, tensor in early.model.state_dict().items()}
-    early.model.save_pretrained(out, state_dict=weights, safe_serialization=True)
+    weights = {name: tensor.detach().to(wanted) for name, tensor in model.state_dict().items()}
+    model.save_pretrained(out, state_dict=weights, safe_serialization=True)
     for path in source.iterdir():
         if path.is_file() and path.suffix in KEPT and path.name != INDEX:
             shutil.copyfile(path, out / path.name)

@@ -14,10 +14,8 @@ Two other methods train the exits as models of their own (`drafters/nested.py`),
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import asdict, dataclass
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from edgedec.export import row_training
 from edgedec.export.exits_data import Encode
 from edgedec.export.exits_model import Early
 from edgedec.export.row_training import RowTrainer
@@ -134,9 +133,4 @@ class ExitTrainer(RowTrainer):
 
 def key_of(folder: Path, files: list[Path], plan: ExitPlan) -> str:
     """The key of a training: checkpoint, texts and options without its duration and number of threads."""
-    said = sha256(json.dumps(asdict(plan) | {"minutes": 0, "threads": 0}).encode())
-    for path in [*sorted(folder.glob("*.safetensors")), *files]:
-        said.update(f"{path.name} {path.stat().st_size} ".encode())
-        with path.open("rb") as file:
-            said.update(file.read(1 << 20))
-    return said.hexdigest()
+    return row_training.key_of(sorted(folder.glob("*.safetensors")), files, plan)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterable
+from dataclasses import asdict
+from hashlib import sha256
+from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from edgedec.errors import UsageError
 from edgedec.export.checkpointing import Checkpointed
-from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.exits_data import Place, TokenStream
 from edgedec.export.training_loop import TrainingLimits
 
 WARMUP = 20  # updates
@@ -34,14 +39,15 @@ class RowPlan(TrainingLimits, Protocol):
 
 class RowTrainer(Checkpointed):
     """held: rows that are never trained on, of more than `least` tokens. `optimize` says which weights are trained,
-    `row_loss` what a row costs."""
+    `row_loss` what a row costs. rows: what reads the texts, encoded by `encode` as it takes them."""
 
     plan: RowPlan
+    rows: type[TokenStream] = TokenStream
 
-    def __init__(self, files: list[Path], encode: Encode, plan: RowPlan, length: int = 0, least: int = 0) -> None:
+    def __init__(self, files: list[Path], encode: Any, plan: RowPlan, length: int = 0, least: int = 0) -> None:
         torch.set_num_threads(plan.threads)
         self.plan, self.steps, self.spent = plan, 0, 0.0
-        self.stream = TokenStream(files, encode, length or plan.length, plan.seed, Place())
+        self.stream = self.rows(files, encode, length or plan.length, plan.seed, Place())
         self.held = [row for row in self.stream.held() if len(row) > least]
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
@@ -69,6 +75,8 @@ class RowTrainer(Checkpointed):
         for w in self.weights.values():
             if w.grad is None:  # of what no row of this update ran; its moments go on, as a checkpoint has it
                 w.grad = torch.zeros_like(w)
+        if not isfinite(total):
+            raise UsageError(f"{self.command}: the loss of update {self.steps + 1} is {total}; take a lower --rate")
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         self.optimizer.step()
         self.steps += 1
@@ -77,3 +85,22 @@ class RowTrainer(Checkpointed):
     def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
         """The loss of a row of tokens; `draw`: the numbers of this update."""
         raise NotImplementedError
+
+
+def key_of(model: Iterable[Path], files: Iterable[Path], plan: Any) -> str:
+    """The key of a training: the model's files, texts and options (a dataclass) without its duration and number of
+    threads."""
+    said = sha256(json.dumps(asdict(plan) | {"minutes": 0, "threads": 0}).encode())
+    content_of([*model, *files], said)
+    return said.hexdigest()
+
+
+def content_of(files: Iterable[Path], said: Any) -> None:
+    """Add files to a hash: their names, sizes and first bytes."""
+    for path in files:
+        try:
+            said.update(f"{path.name} {path.stat().st_size} ".encode())
+            with path.open("rb") as file:
+                said.update(file.read(1 << 20))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -21,8 +21,7 @@ def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
     """Copy the tokenizer into the bundle; returns the manifest's text facts."""
     generation = _json(source / "generation_config.json")
     settings = _json(source / "tokenizer_config.json")
-    bos, eos = _first("bos_token_id", generation, config), _first("eos_token_id", generation, config)
-    ends = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    bos, ends = _first("bos_token_id", generation, config), ends_of(source, config)
     for key, ids in {"bos_token_id": (bos,) if bos is not None else (), "eos_token_id": ends}.items():
         _check_ids(source, key, ids)
     if not (source / TOKENIZER).is_file():
@@ -45,6 +44,12 @@ def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
         chat_template=_template(source, settings),
         sampling=_sampling(generation),
     )
+
+
+def ends_of(source: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """The tokens that end a text."""
+    eos = _first("eos_token_id", _json(source / "generation_config.json"), config)
+    return tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
 
 
 def _json(path: Path) -> dict[str, Any]:
