@@ -9,6 +9,7 @@ from edgedec.constraints.kinds.choices import choices
 from edgedec.constraints.kinds.grammar import make as grammar
 from edgedec.constraints.kinds.json_object import make as json_object
 from edgedec.constraints.kinds.json_schema import json_schema
+from edgedec.constraints.kinds.product import product
 from edgedec.constraints.kinds.regex import make as regex
 from edgedec.decoding.constraint import Constraint
 from edgedec.plugins import Family
@@ -21,6 +22,7 @@ __all__ = [
     "grammar",
     "json_object",
     "json_schema",
+    "product",
     "regex",
 ]
 

@@ -21,7 +21,8 @@ class Matchers:
         self._made: dict[int, Any] = {}
 
     def handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Handle one request: {"do": compile, step, check, shortest, fork or drop, "id": a matcher}."""
+        """Handle one request: {"do": compile, step, check, validate, shortest, fork or drop, "id": a matcher}. A
+        step with "bare" computes no mask."""
         do, number = message["do"], message["id"]
         if do == "drop":
             self._made.pop(number, None)
@@ -40,13 +41,16 @@ class Matchers:
             allowed = _allowed(matcher, message["tokens"], message["parents"])
             values, mask = self._state(matcher, 0)
             return {**values, "allowed": allowed}, mask
+        if do == "validate":
+            valid = [matcher.validate_tokens([token]) > 0 for token in message["tokens"]]
+            return {**self._state(matcher, 0, bare=True)[0], "valid": valid}, b""
         if do == "shortest":
             needs = _shortest(matcher.deep_copy(), self._tokenizer, message)
             values, mask = self._state(matcher, 0)
             return {**values, "needs": needs}, mask
         if message.get("tokens"):
             taken = matcher.try_consume_tokens(message["tokens"])
-        return self._state(matcher, taken)
+        return self._state(matcher, taken, message.get("bare", False))
 
     def _compiled(self, kind: str, text: str, options: dict[str, Any]) -> Any:
         import llguidance
@@ -54,14 +58,15 @@ class Matchers:
         limits = llguidance.LLParserLimits(**self._limits)
         return llguidance.LLMatcher(self._tokenizer, _notation(kind, text, options), log_level=0, limits=limits)
 
-    def _state(self, matcher: Any, taken: int) -> tuple[dict[str, Any], bytes]:
-        """A matcher's state, and the mask of the next tokens: one bit per token."""
+    def _state(self, matcher: Any, taken: int, bare: bool = False) -> tuple[dict[str, Any], bytes]:
+        """A matcher's state, and the mask of the next tokens: one bit per token; none if `bare`."""
         accepting = matcher.is_accepting()
-        mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        mask = b"" if bare or matcher.is_error() else matcher.compute_bitmask()
         wrong = matcher.get_error()[:4000] if matcher.is_error() else ""
         stopped = matcher.is_stopped()
         forced = [] if wrong or stopped else matcher.compute_ff_tokens()
-        return {"taken": taken, "stopped": stopped, "accepting": accepting, "wrong": wrong, "forced": forced}, mask
+        found = {"taken": taken, "stopped": stopped, "accepting": accepting, "wrong": wrong, "forced": forced}
+        return {**found, "bare": bare}, mask
 
 
 def _allowed(matcher: Any, tokens: list[int], parents: list[int]) -> list[bool]:

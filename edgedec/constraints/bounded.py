@@ -63,6 +63,13 @@ class BoundedConstraint(GrammarConstraint):
             return found
         return ends if ends.any() else found
 
+    def validate(self, tokens: Sequence[int], path: Sequence[int] = ()) -> list[bool]:
+        """As `mask`: where a string or number may have to end, only the mask knows whether any token ends it."""
+        if self._after(path).kind in ("number", "string") and self._near(path):
+            found = self.mask(path)
+            return [bool(found[token]) for token in tokens]
+        return super().validate(tokens, path)
+
     def accept(self, token: int) -> None:
         super().accept(token)
         self._place = self._place.after(self._pieces[int(token)], self._taken)
@@ -89,6 +96,12 @@ class BoundedConstraint(GrammarConstraint):
         for at, token in enumerate(path, self._taken):
             place = place.after(self._pieces[int(token)], at)
         return place
+
+    def _near(self, path: Sequence[int]) -> bool:
+        """Whether `mask` may end the string or number there."""
+        place = self._after(path)
+        digits = place.kind == "number" and MOST_DIGITS - place.digits < MOST_DIGITS // 2
+        return digits or self._must_end(place, path)
 
     def _must_end(self, place: JsonPlace, path: Sequence[int]) -> bool:
         """Whether the tokens that are left after `path` are needed for what follows the string or number there."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedec.constraints import FAMILY
+from edgedec.constraints.kinds.product import product
 from edgedec.decoding.constraint import Constraint
 from edgedec.errors import UsageError
 from edgedec.opened import OpenedModel
-from edgedec.plugins import PluginOption
+from edgedec.plugins import PluginChoice, PluginOption
+from edgedec.text.tokenizer import one_line
 
 # vLLM's object of constraints, by its own names for the kinds: {"regex": "[0-9]+"}.
 STRUCTURED = "structured_outputs"
+PRODUCT = "product"
 
 
 class GivenConstraint(NamedTuple):
@@ -29,9 +33,16 @@ class GivenConstraint(NamedTuple):
 
 @cache
 def text_options() -> dict[str, PluginOption]:
-    """The main option of each kind that has one: a flag, a request's field or a column of the kind's name gives it."""
+    """The main option of each kind that a request's field or a column of the kind's name gives."""
     facts = FAMILY.all_facts()
-    return {kind: FAMILY.options(kind)[known.text] for kind, known in facts.items() if known.text}
+    return {kind: FAMILY.options(kind)[known.text] for kind, known in facts.items() if known.text and known.request}
+
+
+@cache
+def flag_options() -> dict[str, PluginOption]:
+    """The main option of each kind that has a flag."""
+    facts = FAMILY.all_facts()
+    return {kind: FAMILY.options(kind)[known.text] for kind, known in facts.items() if known.text and known.flag}
 
 
 @cache
@@ -64,21 +75,28 @@ def structured_schema() -> dict[str, Any]:
 
 
 def read(body: Mapping[str, Any]) -> GivenConstraint | None:
-    """The constraint of a request's body; UsageError if there are several, or if its text is not of its kind."""
+    """The constraint of a request's body, the product of several; UsageError if a text is not of its kind."""
     given = [(name, kind, body[name]) for name, kind in fields().items() if body.get(name) is not None]
     inner = body.get(STRUCTURED) or {}
     for name, kind in guided_kinds().items():
         if inner.get(name) is not None:
             given.append((f"{STRUCTURED}.{name}", kind, inner[name]))
     found = [one for item in given if (one := _read(*item)) is not None]
-    return only(found)
+    return joined(found)
 
 
-def only(given: list[GivenConstraint]) -> GivenConstraint | None:
-    """The only constraint given; UsageError if there are several."""
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(one.field for one in given)}: give one of them")
-    return given[0] if given else None
+def joined(given: Sequence[GivenConstraint]) -> GivenConstraint | None:
+    """The constraint given, or the product of several."""
+    if len(given) < 2:
+        return given[0] if given else None
+    parts = [part for one in given for part in (json.loads(one.text) if one.kind == PRODUCT else [_words(one)])]
+    return GivenConstraint(PRODUCT, json.dumps(parts), " and ".join(one.field or one.kind for one in given))
+
+
+def _words(one: GivenConstraint) -> str:
+    """A constraint in words, which are JSON."""
+    option = FAMILY.facts(one.kind).text
+    return json.dumps({"name": one.kind, **({option: one.text} if option else {})})
 
 
 def text_of(kind: str, value: Any, field: str = "") -> str:
@@ -106,11 +124,27 @@ def compiled(model: OpenedModel, kind: str, text: str) -> Constraint:
 
 def made(model: OpenedModel, words: str) -> Constraint:
     """The constraint of a string such as "regex:pattern='[0-9]+'"."""
-    chosen = FAMILY.parse(words)
-    if len(chosen) != 1:
-        raise UsageError(f"constraint {words}: give one")
-    found: Constraint = FAMILY.make(chosen[0].name, model, chosen[0].options)
+    chosen = [PluginChoice(name, _with_file(name, options)) for name, options in FAMILY.parse(words)]
+    found: list[Constraint] = [FAMILY.make(name, model, options) for name, options in chosen]
+    return found[0] if len(found) == 1 else product([name for name, _ in chosen], found)
+
+
+def _with_file(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose files are read, as a flag's are, where a kind's texts are mostly files."""
+    facts, found = FAMILY.facts(kind), dict(options)
+    for name in facts.files:
+        value = found.get(name)
+        if isinstance(value, str) and value and not re.match(facts.inline, value):
+            found[name] = read_file(f"{FAMILY.title} {kind}", value)
     return found
+
+
+def read_file(where: str, path: str) -> str:
+    """The text of a file; UsageError with what is wrong with it."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{where}: {path}: {one_line(error)}") from None
 
 
 def _read(field: str, kind: str, value: Any) -> GivenConstraint | None:

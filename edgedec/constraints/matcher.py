@@ -62,6 +62,22 @@ class GrammarConstraint:
             found = self._masks[key] = self._computed(key)
         return found
 
+    def validate(self, tokens: Sequence[int], path: Sequence[int] = ()) -> list[bool]:
+        """Whether each of these tokens may follow `path`, checked singly; the masks of paths that were not asked for
+        are no longer computed then."""
+        key, mask = tuple(path), self._masks.get(tuple(path))
+        known, eos = self.vocabulary.known, self.vocabulary.eos
+        self._matcher.bare = True
+        if mask is None and (self._over or not eos.isdisjoint(key) or not self._follow(key)):
+            mask = self.mask(key)
+        if mask is not None:
+            return [bool(mask[token]) for token in tokens]
+        found = self._matcher.validate([token for token in tokens if token < known and token not in eos])
+        self._check()
+        end = bool(self._matcher.is_accepting()) if not eos.isdisjoint(tokens) else False
+        rest = iter(found)
+        return [end if token in eos else token < known and next(rest) for token in tokens]
+
     def begun(self, path: Sequence[int]) -> bool:
         """Whether the mask after drafted tokens is available, or nearly; if not, its computation is started. Requires
         the masks of its prefixes first."""
@@ -91,7 +107,7 @@ class GrammarConstraint:
         self._masks = {path[1:]: masks[path] for path in masks if path and path[0] == token}
         if ahead and ahead[0] == token:
             del ahead[0]
-        elif self._over or (token in self.vocabulary.eos and self._may_end(())):
+        elif self._over or (token in self.vocabulary.eos and self.may_end(())):
             self._over = True
         elif self._follow((int(token),)):
             ahead.clear()
@@ -119,7 +135,7 @@ class GrammarConstraint:
         save."""
         root = self._masks.get(())
         if root is None:
-            if self._over or self._ahead or not self._matcher.at_hand():
+            if self._matcher.bare or self._over or self._ahead or not self._matcher.at_hand():
                 return None
             root = self.mask(())
         eos, known = self.vocabulary.eos, self.vocabulary.known
@@ -147,7 +163,7 @@ class GrammarConstraint:
 
     def reset(self) -> None:
         self._matcher.reset()
-        self._over = False
+        self._matcher.bare = self._over = False
         self._ahead.clear()
         self._masks.clear()
 
@@ -171,7 +187,8 @@ class GrammarConstraint:
             ahead += rest[: matcher.try_consume_tokens(rest)]
         return len(ahead) == len(path)
 
-    def _may_end(self, path: tuple[int, ...]) -> bool:
+    def may_end(self, path: tuple[int, ...] = ()) -> bool:
+        """Whether the text may end after `path`."""
         return self._follow(path) and bool(self._matcher.is_accepting())
 
     def _computed(self, path: tuple[int, ...]) -> Mask:
@@ -179,7 +196,7 @@ class GrammarConstraint:
         known, size, eos = self.vocabulary.known, self.vocabulary.size, self.vocabulary.eos
         if not self._follow(path):
             end = next((i for i, token in enumerate(path) if token in eos), None)
-            return np.full(size, end is not None and self._may_end(path[:end]))
+            return np.full(size, end is not None and self.may_end(path[:end]))
         if self._over or (not eos and self._matcher.is_stopped()):
             self._check()
             return np.ones(size, bool)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from edgedec.constraints._matcher_guest import Matchers
+from edgedec.constraints.hosts import MatcherHost
 from edgedec.errors import LimitExceeded, UsageError
 from edgedec.sandbox import Reply
 from edgedec.sandbox.stop import used
@@ -28,46 +28,6 @@ _CHECK = 0.002
 # Seconds of wall time after which a text is slow: nothing is drafted for it any more, as the masks of drafts would
 # delay the batch.
 _SLOW = 0.05
-
-
-class MatcherHost(Protocol):
-    """A worker process, or a local substitute."""
-
-    def send(self, blob: bytes = b"", **message: Any) -> None: ...
-
-    def receive(self) -> Reply: ...
-
-    def ready(self, seconds: float = 0.0) -> bool: ...
-
-    def size(self) -> int: ...
-
-    def lower(self, priority: int) -> None: ...
-
-
-class LocalHost:
-    """Matchers in this process, without limits of memory and time: for `EDGEDEC_SANDBOX=off`."""
-
-    def __init__(self, matchers: Matchers) -> None:
-        self._matchers = matchers
-        self._replies: deque[Reply] = deque()
-
-    def send(self, blob: bytes = b"", **message: Any) -> None:
-        try:
-            self._replies.append(Reply(*self._matchers.handle(message)))
-        except ValueError as error:
-            self._replies.append(Reply({}, b"", " ".join(str(error).split())[:300]))
-
-    def receive(self) -> Reply:
-        return self._replies.popleft()
-
-    def ready(self, seconds: float = 0.0) -> bool:
-        return True
-
-    def size(self) -> int:
-        return 0
-
-    def lower(self, priority: int) -> None:
-        """This process keeps its priority."""
 
 
 class MatcherGroup:
@@ -169,6 +129,8 @@ class Matcher:
         self._back, self._reset, self._moved, self._optimistic = 0, False, False, False
         self._values: dict[str, Any] = {}
         self._mask = b""
+        # bare: steps compute no mask until `bits` is called; _valid: tokens that were checked singly and are allowed.
+        self.bare, self._valid = False, frozenset[int]()
         self._patience, self.slow = _PATIENCE, False
         self._since: float | None = None
 
@@ -178,7 +140,7 @@ class Matcher:
     def take(self, reply: Reply) -> None:
         """Process the reply to the last request."""
         self.waits = max(self.waits - 1, 0)
-        self._values, self._mask = reply.values, reply.blob
+        self._values, self._mask, self._valid = reply.values, reply.blob, frozenset()
         if reply.error:
             self._values = {"taken": 0, "stopped": True, "accepting": False, "wrong": reply.error, "forced": []}
         if self._optimistic and not self._values["taken"] and not self._values["wrong"]:
@@ -206,12 +168,16 @@ class Matcher:
         self._optimistic = True
 
     def _has(self, token: int) -> bool:
+        if self._settle().get("bare"):
+            return token in self._valid
         mask = self.bits()
         return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
 
     def bits(self) -> bytes:
         """The mask, one bit per token; empty if it could not be computed."""
-        self._settle()
+        if self._settle().get("bare"):
+            self._step((), bare=False)
+            self._settle()
         return self._mask
 
     def is_accepting(self) -> bool:
@@ -241,6 +207,16 @@ class Matcher:
             return None
         return list(self._settle().get("allowed", [True] * len(tokens)))
 
+    def validate(self, tokens: Sequence[int]) -> list[bool]:
+        """Whether each of these tokens may come next, without a mask."""
+        self._settle()
+        known = self._valid
+        self.waits += 1
+        self._group.send(self, "validate", tokens=list(tokens), seconds=_STEP)
+        found = list(self._settle().get("valid", [False] * len(tokens)))
+        self._valid = known | {token for token, valid in zip(tokens, found, strict=True) if valid}
+        return found
+
     def shortest(self, quoted: bool, quote: Sequence[int], signs: Sequence[int], most: int) -> int:
         """The tokens of a short completion of its text, see `_matcher_guest`."""
         self._settle()
@@ -263,13 +239,15 @@ class Matcher:
         self._settle()
         twin = Matcher(self._group, self._group.number())
         twin._values, twin._mask, twin._moved = self._values, self._mask, self._moved
+        twin.bare, twin._valid = self.bare, self._valid
         self._group.send(self, "fork", waits=False, new=twin.number)
         return twin
 
-    def _step(self, tokens: Sequence[int]) -> None:
+    def _step(self, tokens: Sequence[int], bare: bool | None = None) -> None:
         self.waits += 1
         self._moved = self._moved or bool(tokens)
-        self._group.send(self, "step", reset=self._reset, back=self._back, tokens=list(tokens), seconds=_STEP)
+        asked: dict[str, Any] = {"tokens": list(tokens), "bare": self.bare if bare is None else bare}
+        self._group.send(self, "step", reset=self._reset, back=self._back, **asked, seconds=_STEP)
         self._back, self._reset = 0, False
 
     def _settle(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints.compiling import Grammars
-from edgedec.constraints.remote import LocalHost, MatcherGroup
+from edgedec.constraints.hosts import LocalHost
+from edgedec.constraints.remote import MatcherGroup
 from edgedec.errors import LimitExceeded, RuntimeUnavailable, TextError, UsageError
 from edgedec.extras import install_command
 from edgedec.sandbox import GuestLimits, Sandbox, enabled

@@ -22,13 +22,14 @@ class ConstraintSource(NamedTuple):
 class Constraint(Protocol):
     """A set of allowed texts, followed token by token. It belongs to one generation at a time.
 
-    Six more members are optional. `source`: what it was compiled from. `limit(tokens)`: notes, when a generation
+    Seven more members are optional. `source`: what it was compiled from. `limit(tokens)`: notes, when a generation
     begins, how many tokens it may add; None: any number. `ready()`: false while the mask after the accepted tokens is
     still being computed; other sequences of the batch continue meanwhile. `begun(path)`: starts computing the mask
     after drafted tokens, and returns whether it is available. `slow`: true after a mask that took long; nothing is
     drafted then. `allowed(tokens, parents, seconds)`: for each node of a draft tree whether it is allowed, or None if
     that takes longer than the `seconds` that the rows would cost; a node that it marks as not allowed must be
-    forbidden."""
+    forbidden. `validate(tokens, path)`: whether each of a few tokens may follow `path`, where that costs less than the
+    mask of all."""
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).
@@ -65,6 +66,15 @@ def limit_of(constraint: Constraint, tokens: int | None) -> None:
     limit: Callable[[int | None], None] | None = getattr(constraint, "limit", None)
     if limit is not None:
         limit(tokens)
+
+
+def validated(constraint: Constraint, tokens: Sequence[int], path: Sequence[int] = ()) -> list[bool]:
+    """Whether each of these tokens may follow `path`: by the constraint's `validate`, or by its mask."""
+    checks: Callable[[Sequence[int], Sequence[int]], list[bool]] | None = getattr(constraint, "validate", None)
+    if checks is not None:
+        return checks(tokens, path)
+    mask = constraint.mask(path)
+    return [bool(mask[token]) for token in tokens]
 
 
 def always() -> bool:

@@ -64,11 +64,11 @@ def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
 
 
 def constraint(body: Mapping[str, Any]) -> GivenConstraint | None:
-    """The constraint of a line; UsageError if there are two, or if it is invalid."""
+    """The constraint of a line; the product of several; UsageError if it is invalid."""
     inner = body.get(given.STRUCTURED, {})
     if not isinstance(inner, dict) or not set(inner) <= set(given.guided_kinds()):
         raise UsageError(f"{given.STRUCTURED}: must be an object of {', '.join(given.guided_kinds())}")
-    return given.only([one for one in (_format(body), given.read(body)) if one is not None])
+    return given.joined([one for one in (_format(body), given.read(body)) if one is not None])
 
 
 def _format(body: Mapping[str, Any]) -> GivenConstraint | None:

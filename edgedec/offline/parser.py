@@ -134,4 +134,4 @@ def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowR
 def _constraint(data: Mapping[str, Any]) -> GivenConstraint | None:
     """The constraint of a row's columns."""
     kinds = [kind for kind in given.text_options() if kind in data]
-    return given.only([GivenConstraint(kind, given.text_of(kind, data[kind]), kind) for kind in kinds])
+    return given.joined([GivenConstraint(kind, given.text_of(kind, data[kind]), kind) for kind in kinds])

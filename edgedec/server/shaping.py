@@ -25,7 +25,7 @@ def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
 def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: str = "") -> dict[str, Any]:
     """The members `constraint`, `processors` and `fuse` of a TextRequest. form: the constraint of the endpoint's own
     format; choice: auto or required if the model may or must call functions."""
-    constraint = _only(form, body)
+    constraint = given.joined([one for one in (form, _given(body)) if one is not None])
     if choice and constraint is not None:
         constraint = with_tools(constraint, form, choice)
     processors, fuse = body.get("processors", ()), body.get("fuse")
@@ -47,9 +47,9 @@ def with_tools(constraint: GivenConstraint, form: GivenConstraint | None, choice
     return None if choice == "required" else constraint
 
 
-def _only(form: GivenConstraint | None, body: Mapping[str, Any]) -> GivenConstraint | None:
+def _given(body: Mapping[str, Any]) -> GivenConstraint | None:
     try:
-        return given.only([one for one in (form, given.read(body)) if one is not None])
+        return given.read(body)
     except UsageError as error:
         name = str(error).partition(":")[0].partition(" ")[0]
         raise APIError(400, str(error), name, "invalid_value") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.decoding.constraint import limit_of
+from edgedec.decoding.constraint import limit_of, validated
 from edgedec.server.tools import opening
 from edgedec.text.tokenizer import THOUGHT
 
@@ -96,6 +96,15 @@ class AfterThought:
             limit_of(self._inner, None if self._left is None else self._left - after)
             return self._inner.mask(path[after:])
         return np.ones(self._size, bool)
+
+    def validate(self, tokens: Sequence[int], path: Sequence[int] = ()) -> list[bool]:
+        """Whether each of these tokens may follow `path`."""
+        if self._over:
+            return validated(self._inner, tokens, path)
+        if self._close in path:
+            found = self.mask(path)
+            return [bool(found[token]) for token in tokens]
+        return [True] * len(tokens)
 
     def accept(self, token: int) -> None:
         if self._over:

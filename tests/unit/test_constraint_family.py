@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 from serving import serving
 from typer.testing import CliRunner
 
@@ -58,6 +57,10 @@ def post(place: str, path: str = "/v1/completions", **body: Any) -> httpx.Respon
     return httpx.post(f"{place}{path}", json=BODY | body, timeout=60)
 
 
+def _format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
 def text(place: str, **body: Any) -> str:
     answer = post(place, **body)
     assert answer.status_code == 200, answer.text
@@ -69,7 +72,7 @@ def text(place: str, **body: Any) -> str:
 
 def test_every_kind_with_a_text_is_tried_here() -> None:
     assert set(given.text_options()) == set(VALUES)
-    assert set(FAMILY.names()) == {*VALUES, "json_object"}
+    assert set(FAMILY.names()) == {*VALUES, "json_object", "product"}
 
 
 def test_what_is_known_of_them_is_json() -> None:
@@ -86,11 +89,17 @@ def test_what_is_known_of_them_is_json() -> None:
         ("regex:pattern='cat|dog'", {"cat", "dog"}),
         ('choices:texts=["a, b", "c"]', {"a, b", "c"}),
         ("json_object:whitespace=none", None),
+        ('regex:pattern=\'cat|dog\'+choices:texts=["dog", "cow"]', {"dog"}),
     ],
 )
 def test_words_name_a_constraint(model: edgedec.Model, words: str, allowed: set[str] | None) -> None:
     found = "".join(model.session().generate("Once", max_tokens=12, constraint=words))
     assert found.startswith("{") if allowed is None else found in allowed
+
+
+def test_words_that_lead_nowhere(model: edgedec.Model) -> None:
+    with pytest.raises(UsageError, match="regex and choices: a dead end"):
+        list(model.session().generate("Once", constraint='regex:pattern=a+choices:texts=["b"]'))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +108,7 @@ def test_words_name_a_constraint(model: edgedec.Model, words: str, allowed: set[
         ("regx:pattern=a", "did you mean regex"),
         ("regex", "needs pattern=…"),
         ("json_object:whitespace=no", "must be one of none, space, any"),
-        ("json_object+json_object", "give one"),
+        ("product:of=[]", "at least one"),
         ("choices:texts=[]", "at least one text"),
     ],
 )
@@ -122,8 +131,9 @@ def test_a_flag_is_text_or_a_file(tmp_path: Path) -> None:
     assert flags(choices=str(file)).text() == ("choices", str(file))
     assert flags(grammar=str(file)).text() == ("grammar", "root ::= 'a'")
     assert flags(grammar="start: X\nX: /a/").text() == ("grammar", "start: X\nX: /a/")
-    with pytest.raises(typer.BadParameter, match=r"--choices.*--regex: give one of them"):
-        flags(choices="[]", regex="a").text()
+    kind, both = flags(choices="[]", regex="a").text()
+    assert (kind, [json.loads(words)["name"] for words in json.loads(both)]) == ("product", ["choices", "regex"])
+    assert flags().text() is None
 
 
 def test_choices_by_flag(nano: Path) -> None:
@@ -178,9 +188,10 @@ def test_every_text_of_a_request_is_held_and_other_endpoints_too(place: str) -> 
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        ({"regex": "a", "choices": ["b"]}, "choices", "choices and regex: give one of them"),
-        ({"regex": "a", "structured_outputs": {"json": SCHEMA}}, "regex", "give one of them"),
-        ({"regex": "a", "response_format": {"type": "json_object"}}, "response_format", "give one of them"),
+        ({"regex": "a", "choices": ["b"]}, None, "choices and regex: a dead end"),
+        ({"regex": "a", "structured_outputs": {"json": SCHEMA}}, None, "regex and json_schema: a dead end"),
+        ({"regex": "a{3}b|cd", "choices": ["aaac"]}, None, "a dead end: nothing is allowed by all of them after"),
+        ({"regex": "(a", "choices": ["b"]}, "choices and regex", "unclosed group"),
         ({"regex": "(a"}, "regex", "unclosed group"),
         ({"guided_regex": "(a"}, "guided_regex", "unclosed group"),
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed group"),
@@ -192,7 +203,7 @@ def test_every_text_of_a_request_is_held_and_other_endpoints_too(place: str) -> 
     ],
 )
 def test_what_is_wrong_is_an_error_that_names_the_field(
-    place: str, body: dict[str, Any], param: str, words: str
+    place: str, body: dict[str, Any], param: str | None, words: str
 ) -> None:
     answer = post(place, **body)
     assert answer.status_code == 400
@@ -244,9 +255,20 @@ def test_columns_of_a_batch(model: edgedec.Model, tmp_path: Path) -> None:
     assert "structured_outputs" in answers[3]["body"]["error"]["message"]
 
 
-def test_several_fields_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"guided_regex and structured_outputs\.grammar: give one of them"):
-        given.read({"guided_regex": "a", "structured_outputs": {"grammar": GRAMMAR}})
+def test_several_fields_are_a_product(place: str, model: edgedec.Model) -> None:
+    both = given.read({"guided_regex": "d?.*", "structured_outputs": {"grammar": GRAMMAR}})
+    assert both is not None
+    assert (both.kind, both.field) == ("product", "guided_regex and structured_outputs.grammar")
+    three = given.joined([both, GivenConstraint("choices", '["cat", "cow"]', "choices")])
+    assert three is not None
+    assert len(json.loads(three.text)) == 3
+    found = given.compiled(model, three.kind, three.text)
+    assert "".join(model.session().generate("Once", max_tokens=9, constraint=found)) == "cat"
+    assert text(place, regex=r"\{[^1]*\}", response_format=_format(SCHEMA)) == '{"a":2}'
+    assert text(place, regex=r"\{.*", response_format={"type": "json_object"}).startswith("{")
+
+
+def test_no_constraint_is_none_and_one_is_itself() -> None:
     assert given.read({"structured_outputs": {"json_object": False}, "regex": None}) is None
     found = given.read({"guided_json": SCHEMA})
     assert found == GivenConstraint("json_schema", json.dumps(SCHEMA), "guided_json")

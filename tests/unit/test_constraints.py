@@ -19,8 +19,9 @@ from edgedec import constraints
 from edgedec.cli._app import app
 from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints import choices, grammar, json_object, json_schema, regex
+from edgedec.constraints.hosts import LocalHost
 from edgedec.constraints.matcher import GrammarConstraint
-from edgedec.constraints.remote import LocalHost, MatcherGroup, reason
+from edgedec.constraints.remote import MatcherGroup, reason
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
@@ -619,7 +620,7 @@ def test_the_flags_say_what_is_wrong(nano: Path, tmp_path: Path) -> None:
         (["--json-schema", '{"not": {}}'], '"not"'),
         (["--json-schema", "{"], "not JSON"),
         (["--grammar", tmp_path / "none.lark"], "none.lark"),
-        (["--regex", "a", "--grammar", tmp_path / "x"], "give one of"),
+        (["--regex", "a", "--choices", '["b"]'], "choices and regex: a dead end"),
     ]:
         result = call(*common, *flags)
         assert result.exit_code in (1, 2)

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 class GivenFlags:
-    """The constraint of the text: at most one of the fields is set."""
+    """The constraint of the text: the product of those fields that are set."""
 
     def text(self) -> tuple[str, str] | None:
         """Kind and text of the given constraint; the text is read if it is a file."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        found = [(kind, value) for kind, value in values.items() if value is not None]
-        if len(found) > 1:
-            raise typer.BadParameter(f"{', '.join(map(_flag, values))}: give one of them")
-        for kind, value in found:
-            return kind, value if given.inline(kind, value) else read_text(Path(value))
-        return None
+        texts = {
+            kind: value if given.inline(kind, value) else read_text(Path(value))
+            for kind, value in values.items()
+            if value is not None
+        }
+        found = given.joined([given.GivenConstraint(kind, text, _flag(kind)) for kind, text in texts.items()])
+        return None if found is None else found[:2]
 
     def for_model(self, model: edgedec.Model) -> Constraint | None:
         """The constraint, compiled."""
@@ -41,7 +42,7 @@ def _flag(kind: str) -> str:
 
 def _declared(kind: str) -> tuple[str, Any, Any]:
     """The flag of a kind as a field of a group; its help is the option's own."""
-    option = given.text_options()[kind]
+    option = given.flag_options()[kind]
     metavar = ("FILE|" if FAMILY.facts(kind).inline else "") + option.name.upper()
     flag = typer.Option(_flag(kind), metavar=metavar, help=option.opt.help, show_default=False)
     return kind, Annotated[str | None, flag], field(default=None)
@@ -54,6 +55,6 @@ if TYPE_CHECKING:
 
 else:
     ConstraintFlags = make_dataclass(
-        "ConstraintFlags", map(_declared, given.text_options()), bases=(GivenFlags,), frozen=True
+        "ConstraintFlags", map(_declared, given.flag_options()), bases=(GivenFlags,), frozen=True
     )
     ConstraintFlags.__doc__ = GivenFlags.__doc__
