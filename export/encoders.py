@@ -22,13 +22,13 @@ ENCODER_FORMAT: WeightFormat = "int8"
 _TOKENS, _LEAST = 32, {"f32": 0.9999, "f16": 0.9999, "int8": 0.9, "int4": 0.0}
 
 
-def require_encoder_options(spec: ModelSpec, kv: Sequence[str], kv_heads: int, tokens: int) -> None:
+def require_encoder_options(spec: ModelSpec, kv: Sequence[str], kv_heads: float, tokens: int) -> None:
     """UsageError for options that an encoder has no use for, CheckpointError for the tokenizer of another model.
     tokens: of the tokenizer, 0: there is none."""
     if spec.output is None:
         return
     if kv_heads:
-        raise UsageError(f"--kv-heads {kv_heads}: {spec.architecture} encodes texts, it keeps no cache")
+        raise UsageError(f"--kv-heads: {spec.architecture} encodes texts, it keeps no cache")
     if not spec.causal and tuple(kv) != ("f32",):
         raise UsageError(f"--kv {','.join(kv)}: {spec.architecture} encodes texts, it keeps no cache; leave it out")
     if tokens > spec.vocab_size:

@@ -52,12 +52,12 @@ class Fills:
 @dataclass(frozen=True)
 class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
-    need; prefixes: of names in checkpoints that were saved with a head, where `weights` has none; diffusion: of a
-    diffusion language model."""
+    need; diffusion: of a diffusion language model; prefixes: of names in checkpoints that were saved with a head, where
+    `weights` has none."""
 
     ignored: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
     diffusion: Fills | None = None
+    prefixes: tuple[str, ...] = ()
 
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.
