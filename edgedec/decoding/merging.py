@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
@@ -58,8 +59,8 @@ def merged(
     """Run loops until all have ended. take(i, token): gets each token of loop i; False closes that loop. may(i):
     whether loop i takes part in the next forward; at least one of those that run must. over(): whether all end now,
     read before each forward. ended(i): called when loop i has ended or was closed. The loops' own capabilities are
-    `without_steps`. Returns the errors of loops that a
-    UsageError ended, as where a constraint allows nothing: the others go on."""
+    `without_steps`. Returns the errors of loops that a UsageError ended, as where a constraint allows nothing: the
+    others go on."""
     parts = [_Part(i, loop, take, ended) for i, loop in enumerate(loops)]
     try:
         for part in parts:
@@ -74,9 +75,12 @@ def merged(
             assert chosen, "one of the loops that run must take part"
             if _grant(chosen, capabilities):
                 continue
-            answers: list[Completed] = yield Together([part.request() for part in chosen])
-            for part, answer in zip(chosen, answers, strict=True):
-                part.advance(answer)
+            wanted = [part.requests() for part in chosen]
+            answers: list[Completed] = yield Together([request for requests in wanted for request in requests])
+            rest = iter(answers)
+            for part, requests in zip(chosen, wanted, strict=True):
+                own = list(islice(rest, len(requests)))
+                part.advance(own if isinstance(part.item, Together) else own[0])
         return {part.number: part.error for part in parts if part.error is not None}
     finally:
         for part in parts:
@@ -88,7 +92,7 @@ class _Part:
 
     def __init__(self, number: int, loop: DecodeLoop, take: Take, note: Callable[[int], None]) -> None:
         self.number, self._loop, self._take, self._note = number, loop, take, note
-        self.item: Request | DraftedStep | Offer | Token | Waiting | Steps | None = None
+        self.item: Together | Request | DraftedStep | Offer | Token | Waiting | Steps | None = None
         self.ended, self.error = False, None  # type: bool, UsageError | None
 
     def advance(self, answer: Any) -> None:
@@ -109,9 +113,12 @@ class _Part:
             return
         self.item = item
 
-    def request(self) -> Request:
+    def requests(self) -> Sequence[Request]:
+        """The calls that it waits for: one, or those of its companions too."""
+        if isinstance(self.item, Together):
+            return self.item.requests
         assert isinstance(self.item, Call | ForwardOn), "a loop among others makes no steps of the runtime's own"
-        return self.item
+        return (self.item,)
 
     def ready(self) -> bool:
         assert isinstance(self.item, Waiting)
@@ -129,7 +136,8 @@ def _grant(parts: Sequence[_Part], capabilities: Capabilities) -> bool:
     offers = [(part, part.item) for part in parts if isinstance(part.item, Offer)]
     if not offers:
         return False
-    calls = [part.item for part in parts if isinstance(part.item, Call)]
+    waiting = [part.requests() for part in parts if not isinstance(part.item, Offer)]
+    calls = [request for requests in waiting for request in requests if isinstance(request, Call)]
     rows = sum(call.rows.count for call in calls)
     cells = sum(text_cells(call.rows.count, call.cache.length) for call in calls)
     others = Others(rows, cells, sum(call.rows.count - call.outputs.logits_from for call in calls), len(calls))

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
+from edgedec.decoding.gathering import held_besides
 from edgedec.decoding.messages import Completed, ForkLoop, Stats, Together, Token, Waiting
 from edgedec.errors import UsageError
 from edgedec.search.branch import Branch
@@ -32,8 +33,10 @@ class SearchRun:
 
     @property
     def need(self) -> int:
-        """The tokens that its caches may come to hold, all branches together."""
-        return self.room.n_prompt + self.width * self.room.most
+        """The tokens that its caches may come to hold, all branches together, and those of its processors."""
+        room = self.room
+        besides = held_besides(room.config.processors, room.n_prompt + room.most)
+        return room.n_prompt + self.width * (room.most + besides)
 
     def found(self, text: str) -> SearchResult:
         """What it found, once it has ended. text: of the answer."""
