@@ -27,7 +27,11 @@ from edgedec.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf_tokens.json"
 # One name of each way to cut.
-WAYS = list({pre: name for name, pre in reversed(KNOWN.items())}.values())
+ALL_WAYS = list({pre: name for name, pre in reversed(KNOWN.items())}.values())
+# Ling's and LLaDA's are held to the expression of their tokenizer.json, of which llama.cpp's is a copy.
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+COPIED = {"bailingmoe": _BAILING}
+WAYS = [way for way in ALL_WAYS if way not in COPIED]
 
 # Where llama.cpp's expressions fall short of the originals, which we have: it takes a combining mark for no letter.
 OURS = {"gpt-4o": "\u0301", "tekken": "\u0301"}
@@ -54,6 +58,18 @@ def test_text_is_read_as_llama_cpp_reads_it(way: str, tmp_path: Path) -> None:
     differ = {t: b for t, a, b in zip(TEXTS, golden[way], found) if a != b}
     assert [text for text in differ if OURS.get(way, "\0") not in text] == []
     assert bool(differ) == (way in OURS)
+
+
+@pytest.mark.parametrize("way", COPIED)
+def test_a_copied_expression_cuts_as_the_original(way: str) -> None:
+    regex = pytest.importorskip("regex", reason="the original expression is that of the package regex")
+    from tokenizers import Regex, pre_tokenizers
+
+    assert way in ALL_WAYS
+    (cut,) = KNOWN[way].cuts
+    ours = pre_tokenizers.Split(Regex(cut), "isolated")
+    for text in [*TEXTS, "Hello, world's 123\n\n  it'LL go\r\n x!!!\n y  "]:
+        assert [piece for piece, _ in ours.pre_tokenize_str(text)] == regex.findall(COPIED[way], text)
 
 
 def test_the_ways_differ() -> None:
