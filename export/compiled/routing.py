@@ -85,6 +85,9 @@ def emit_route(code: BlockCode, block: Moe, name: str) -> None:
             bias = table.pointer("router_bias")
             ranked = biased
             by_parts(n, lambda at, m: put_part(biased, at, part_of(scores, at, m) + part_of(bias, at, m), m))
+        if block.groups > 1:
+            _keep_best_groups(ranked, biased, block)
+            ranked = biased
         _rank(ranked, n, k, experts)
         _weigh(block, logits if block.router == "softmax_topk" else scores, experts, weights)
         if block.shared_size:
@@ -106,6 +109,33 @@ def _softmax(x: Ptr, n: int, y: Ptr) -> None:
     whole = bind(top[1])
     with T.serial(n) as i:
         y.put(i, y[i] / whole)
+
+
+def _keep_best_groups(scores: Ptr, kept: Ptr, block: Moe) -> None:
+    """kept = scores, with -inf for the experts outside the `top_groups` groups whose two best have the largest sum; of
+    equals the smaller number."""
+    size, none = block.n_experts // block.groups, T.float32(-float("inf"))
+    sums, best, before = local(block.groups, "float32"), local(2, "float32"), local(1, "int32")
+    with T.serial(block.groups) as group:
+        start = bind(int64(group) * size)
+        best.put(0, none)
+        best.put(1, none)
+        with T.serial(size) as i:
+            value, first, second = bind(scores[start + int64(i)]), bind(best[0]), bind(best[1])
+            best.put(1, T.Select(value > first, first, T.Select(value > second, value, second)))
+            best.put(0, T.Select(value > first, value, first))
+        sums.put(group, best[0] + best[1])
+    with T.serial(block.groups) as group:
+        start, mine = bind(int64(group) * size), bind(sums[group])
+        before.put(0, T.int32(0))
+        with T.serial(block.groups) as other:
+            value = bind(sums[other])
+            ahead = T.Or(value > mine, T.And(value == mine, int64(other) < int64(group)))
+            before.put(0, before[0] + T.Select(ahead, T.int32(1), T.int32(0)))
+        count = bind(before[0])
+        with T.serial(size) as i:
+            value = bind(scores[start + int64(i)])
+            kept.put(start + int64(i), T.Select(count < T.int32(block.top_groups), value, none))
 
 
 def _rank(scores: Ptr, n: int, k: int, best: Ptr) -> None:

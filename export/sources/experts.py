@@ -11,8 +11,11 @@ from edgedec.export.sources.dialects import Dialect
 from edgedec.export.sources.functions import exp
 from edgedec.export.sources.kernel import GroupWork, Kernels
 from edgedec.export.sources.rows import THREADS
-from edgedec.export.sources.words import Array, Expr, barrier, bind, branch, f32, larger, own, shared, strided
+from edgedec.export.sources.words import Array, Expr, barrier, bind, branch, div, f32, larger, own, shared, strided
 from edgedec.spec import Moe
+
+# Below every score of a router and its bias; WGSL has no infinity.
+_LEAST = -3e38
 
 
 def route(k: Kernels, block: Moe) -> str:
@@ -21,6 +24,7 @@ def route(k: Kernels, block: Moe) -> str:
     n, top = block.n_experts, block.top_k
     name = f"route_{n}_{top}_{block.router}" + ("_normalized" if block.normalize else "")
     name += f"_{f32_name(block.scale)}" + ("_bias" if block.router_bias else "")
+    name += f"_{block.top_groups}_of_{block.groups}" if block.groups > 1 else ""
     if k.has(name):
         return name
     bias = {"bias": "float32"} if block.router_bias else {}
@@ -32,6 +36,8 @@ def route(k: Kernels, block: Moe) -> str:
             ranked = shared(n)
             strided(work.thread, THREADS, n, lambda e: ranked.put(e, bind(scores[e] + work["bias"][e])))
             barrier()
+        if block.groups > 1:
+            ranked = _in_best_groups(work, ranked, block)
         chosen = _chosen(work, ranked, n, top)
         source = logits if block.router == "softmax_topk" else scores
         branch(work.thread == 0, lambda: _weigh(k.dialect, work, block, source, chosen))
@@ -72,6 +78,37 @@ def _scores(d: Dialect, work: GroupWork, block: Moe, logits: Array) -> Array:
 def sigmoid(d: Dialect, x: Expr) -> Expr:
     """1 / (1 + e^-x)."""
     return d.divide(f32(1.0), bind(f32(1.0) + exp(d, bind(f32(0.0) - x))))
+
+
+def _in_best_groups(work: GroupWork, scores: Array, block: Moe) -> Array:
+    """The scores, with the least number for experts outside the `top_groups` groups whose two best have the largest
+    sum; of equals the smaller number."""
+    size, sums, kept = block.n_experts // block.groups, shared(block.groups), shared(block.n_experts)
+    best, before = own(2), own(1, "int32")
+
+    def judge(group: Expr) -> None:
+        best.put(0, f32(_LEAST))
+        best.put(1, f32(_LEAST))
+        with T.serial(size) as i:
+            value, first, second = scores[group * size + i], best[0], best[1]
+            best.put(1, bind(T.Select(value > first, first, larger(value, second))))
+            best.put(0, larger(value, first))
+        sums.put(group, bind(best[0] + best[1]))
+
+    def keep(e: Expr) -> None:
+        group = div(e, size)
+        mine = sums[group]
+        before.put(0, T.int32(0))
+        with T.serial(block.groups) as other:
+            ahead = T.Or(sums[other] > mine, T.And(sums[other] == mine, other < group))
+            before.put(0, bind(before[0] + T.Select(ahead, T.int32(1), T.int32(0))))
+        kept.put(e, bind(T.Select(before[0] < block.top_groups, scores[e], f32(_LEAST))))
+
+    strided(work.thread, THREADS, block.groups, judge)
+    barrier()
+    strided(work.thread, THREADS, block.n_experts, keep)
+    barrier()
+    return kept
 
 
 def _chosen(work: GroupWork, ranked: Array, n: int, top: int) -> Array:

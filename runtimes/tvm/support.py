@@ -6,7 +6,6 @@ from edgedec.runtimes.tvm.frame import LANES
 from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
 
 KINDS = ("attention", "mlp", "moe", "ssm")
-_GROUPED = "experts that are chosen from groups"
 
 
 def library_lacks(spec: ModelSpec) -> str | None:
@@ -25,8 +24,6 @@ def _of_library(block: Block, hidden: int) -> str | None:
         return f"compiled libraries have {', '.join(KINDS)}"
     if isinstance(block, Attention):
         return _of_attention(block)
-    if isinstance(block, Moe) and block.groups > 1:
-        return _GROUPED
     if isinstance(block, Moe) and hidden % LANES:
         return f"experts of {hidden} outputs, not a multiple of {LANES}"
     if isinstance(block, Ssm) and block.head_dim % LANES:
@@ -52,8 +49,6 @@ def _of_source(block: Block) -> str | None:
         return f"sources have {', '.join(KINDS)}"
     if isinstance(block, Attention):
         return _of_attention(block)
-    if isinstance(block, Moe) and block.groups > 1:
-        return _GROUPED
     sizes = [block.inner_size] if isinstance(block, Mlp | Moe | Ssm) else []
     sizes += [block.shared_size] if isinstance(block, Moe) else []
     sizes += [block.inner_size // block.norm_groups] if isinstance(block, Ssm) else []

@@ -17,13 +17,14 @@ from edgedec.testing.sources import MachineMissing, SourceMachine, SourceModel, 
 
 _ROPE = Rope(tuple(1e4 ** (-j / 16) for j in range(16)))
 _HEADS = Attention(4, 2, 32, 32**-0.5)
-# All routers; weights that sum to 1 and that do not; a shared expert, gated or not; more experts than a group has
-# threads; norms after and none before.
+# All routers, groups of experts; weights that sum to 1 and that do not; a shared expert, gated or not; more experts
+# than a group has threads; norms after and none before.
 EXPERTS = ModelSpec(
     "experts", 101, 64, 512,
     (
         (_HEADS, Moe(6, 3, 32, "softmax_topk", shared_size=48, shared_gate=True, post_norm="rms")),
         (_HEADS, Moe(5, 2, 16, "sigmoid", router_bias=True, scale=0.7, activation="gelu")),
+        (_HEADS, Moe(12, 3, 16, "sigmoid", router_bias=True, groups=4, top_groups=2)),
         (_HEADS, Moe(70, 5, 16, normalize=False, shared_size=16, norm="none")),
     ),
     1e-5, False, (_ROPE,),
