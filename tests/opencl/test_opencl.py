@@ -99,6 +99,7 @@ def check_bytes(bundle: edgedec.bundle.Bundle, kv: str) -> None:
         ("plain", "f16", "f16"),
         ("windows", "int8", "int4"),
         ("experts", "int4", "int8"),
+        ("expert groups", "int8", "f16"),
         ("hybrid", "int8", "int8"),
         ("layer norms", "f32", "f32"),
     ],
