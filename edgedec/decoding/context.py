@@ -53,11 +53,12 @@ class Context:
     gaps: Gaps = field(default_factory=Gaps)
     left: int = 0
 
-    def fork(self) -> Context:
+    def fork(self, rng: np.random.Generator | None = None) -> Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
-        copied at its first use."""
-        rng = np.random.default_rng()
-        rng.bit_generator.state = self.rng.bit_generator.state
+        copied at its first use. rng: its random generator, by default a copy."""
+        if rng is None:
+            rng = np.random.default_rng()
+            rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
         own = vars(self)
         text = (self.ids, len(self.ids)) if "ids" in own else own["_text"]

@@ -19,6 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
+
+import numpy as np
 
 from edgedec.search.branch import Branch
 from edgedec.search.extending import NextTokens
@@ -36,8 +39,7 @@ class BeamRule:
     early: str = "false"
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     score: float
     parent: int
     token: int
@@ -71,13 +73,15 @@ class Beams:
         return [one.token for one in chosen]
 
     def _candidates(self, following: Sequence[NextTokens], less: Mapping[int, float]) -> list[_Candidate]:
-        found = [
-            (branch.logp + logp - less.get(token, 0.0), i, token)
-            for i, (branch, nexts) in enumerate(zip(self.running, following, strict=True))
-            for token, logp in zip(nexts.ids, nexts.logps, strict=True)
-        ]
-        found.sort(key=lambda one: (-one[0], one[1], one[2]))
-        return [_Candidate(*one, self._end_of(one[1], one[2])) for one in found[: self.looked_at]]
+        tokens = np.array([token for nexts in following for token in nexts.ids], np.int64)
+        parents = np.repeat(np.arange(len(following)), [len(nexts.ids) for nexts in following])
+        scores = np.array([logp for nexts in following for logp in nexts.logps], np.float64)
+        scores += np.array([branch.logp for branch in self.running])[parents]
+        for token, amount in less.items():
+            scores[tokens == token] -= amount
+        order = np.lexsort((tokens, parents, -scores))[: self.looked_at]
+        found = zip(scores[order].tolist(), parents[order].tolist(), tokens[order].tolist(), strict=True)
+        return [_Candidate(score, parent, token, self._end_of(parent, token)) for score, parent, token in found]
 
     def _end_of(self, parent: int, token: int) -> str:
         """Why a token ends its text; "" if it does not."""
@@ -105,7 +109,7 @@ class Beams:
         """The chosen continuations; the last child of a text takes its cache, the others fork it."""
         last = {one.parent: at for at, one in enumerate(chosen)}
         made = [
-            self.running[one.parent] if last[one.parent] == at else self._room.fork(self.running[one.parent])
+            self.running[one.parent] if last[one.parent] == at else self._room.fork(self.running[one.parent], False)
             for at, one in enumerate(chosen)
         ]
         for branch, one in zip(made, chosen, strict=True):

@@ -56,24 +56,21 @@ class Branch:
         least = max(self.config.min_tokens - len(self.tokens), 0)
         return replace(self.config, max_tokens=most, min_tokens=least)
 
-    def fork(self) -> Branch:
-        """Another branch with the same text, a random stream of its own, and a state of its own everywhere else."""
+    def fork(self, draws: bool = True) -> Branch:
+        """Another branch with the same text, and a state of its own everywhere. draws: its tokens are drawn, so that it
+        has a random stream of its own."""
         self.forks += 1
         path, config = (*self.path, self.forks), self.config
         constraint = None if config.constraint is None else config.constraint.fork()
         processors = tuple(processor.fork() for processor in config.processors)
-        context = self.context.fork()
-        context.rng, context.hooks = self.streams.of(path), ConstraintHooks(parks=self.context.hooks.parks)
-        return replace(
-            self,
-            context=context,
-            config=replace(config, constraint=constraint, processors=processors),
-            stream=None if self.stream is None else self.stream.fork(),
-            path=path,
-            forks=0,
-            tokens=list(self.tokens),
-            _chain=None,
-        )
+        if constraint is not None or processors:
+            config = replace(config, constraint=constraint, processors=processors)
+        context = self.context.fork(self.streams.of(path) if draws else self.context.rng)
+        context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
+        stream = None if self.stream is None else self.stream.fork()
+        twin = Branch(context, config, self.ends, self.streams, stream, path, 0, list(self.tokens))
+        twin.logp, twin.value, twin.finish = self.logp, self.value, self.finish
+        return twin
 
     def push(self, token: Token, logp: float) -> None:
         """Add a token that a step chose; an end token ends the branch and is no part of its text."""

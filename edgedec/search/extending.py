@@ -18,6 +18,7 @@ from edgedec.search.branch import Branch
 from edgedec.search.room import Room, read
 
 Floats = NDArray[np.float64]
+_NOT_FINITE = "logits: the largest is not finite; need at least one finite value and no NaN or +inf"
 
 
 @dataclass
@@ -82,7 +83,7 @@ def _outputs(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
         raise UsageError("--search: processors that read inner layers work with searches that roll only (best, first)")
     if branch.chain.gathers:
         raise UsageError("--search: --fuse works with searches that roll only (best, first)")
-    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum or can.best_k < k:
+    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:
         return ALL_LOGITS
     return Outputs(top=k, logsum=True)
 
@@ -102,8 +103,11 @@ def _next(branch: Branch, result: CallResult, k: int) -> NextTokens:
         assert result.ids is not None
         assert result.scores is not None
         assert result.logsum is not None
-        logps = result.scores[0].astype(np.float64) - float(result.logsum[0])
-        return NextTokens(result.ids[0].tolist(), logps.tolist())
+        known = int((result.ids[0] >= 0).sum())  # -1: the logit is not finite
+        if not known:
+            raise UsageError(_NOT_FINITE)
+        logps = result.scores[0][:known].astype(np.float64) - float(result.logsum[0])
+        return NextTokens(result.ids[0][:known].tolist(), logps.tolist())
     logits = result.logits[0]
     scores = log_softmax(logits)
     if len(branch.chain):
@@ -117,7 +121,7 @@ def log_softmax(logits: Logits) -> Floats:
     row = logits.astype(np.float64)
     top = row.max()
     if not np.isfinite(top):
-        raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
+        raise UsageError(_NOT_FINITE)
     found: Floats = row - top - np.log(np.exp(row - top).sum())
     return found
 

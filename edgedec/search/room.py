@@ -95,10 +95,10 @@ class Room:
         constraint = None if constraint is None else constraint.fork()
         return replace(self.config, constraint=constraint, processors=tuple(p.fork() for p in self.config.processors))
 
-    def fork(self, branch: Branch) -> Branch:
-        """Another branch with the same text."""
+    def fork(self, branch: Branch, draws: bool = True) -> Branch:
+        """Another branch with the same text. draws: its tokens are drawn."""
         self.counts.candidates += 1
-        return branch.fork()
+        return branch.fork(draws)
 
     def spread(self, branch: Branch, n: int) -> list[Branch]:
         """The branch, and n - 1 forks of it."""
