@@ -68,7 +68,7 @@ class VerifiedStep:
         self._greedy = config.sampling.temperature == 0
         self._replays = False
         self._last = context.cache.spec.n_blocks - 1
-        self._early = self.chooser.chain.early
+        self._early, self._gathers = self.chooser.chain.early, self.chooser.chain.gathers
         self.native = NativeSteps(context, self.chooser, ends, stats, capabilities)
 
     def run(
@@ -115,11 +115,10 @@ class VerifiedStep:
     def forward(self, planned: PlannedCall) -> Generator[Together | Call, Any, Completed]:
         """Run the call, and what processors ask for beside it. If it fails, the random number that it drew is put
         back."""
-        gathers = self.chooser.chain.gathers
         try:
-            if gathers:
+            if self._gathers:
                 step = GatheringStep(self.context, planned.rows, planned.root)
-                return (yield from run_gathered(planned.call, step, gathers))
+                return (yield from run_gathered(planned.call, step, self._gathers))
             done: Completed = yield planned.call
             return done
         except BaseException:

@@ -43,16 +43,16 @@ def make(
     adapter: Annotated[str, Opt("The safe adapter: a file, or none for the model without one.")] = "",
     prompt: Annotated[str, Opt("The prompt of the safe text.")] = "",
     debt: Annotated[int, Opt("Charge the prompt's tokens: the mean of so many of the largest log-ratios.", 0)] = 0,
-) -> Anchor:
+) -> Anchored:
     if not (bundle or adapter or prompt):
         raise UsageError("fuse anchor: needs bundle=, adapter= or prompt=: what is safe")
     if prompt and debt:
         raise UsageError("fuse anchor: debt: not with prompt=, whose text has another prompt")
     companion = Companion(source_of(host, "fuse anchor", bundle, adapter, prompt), "fuse anchor")
-    return Anchor(companion, k, debt, Source(host.runtime), host.eos)
+    return Anchored(companion, k, debt, Source(host.runtime), host.eos)
 
 
-class Anchor(WithCompanion):
+class Anchored(WithCompanion):
     """risky: where the text's own model runs, for the debt; special: tokens that it does not count."""
 
     def __init__(

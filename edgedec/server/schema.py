@@ -16,11 +16,13 @@ _NAMED, _LEAVE = "must be one of ", "is not supported here; leave it out"
 
 
 class Wrong(NamedTuple):
-    """A violation: its place, what is expected there, and whether the value is of another type altogether."""
+    """A violation: its place, what is expected there, whether the value is of another type altogether, and whether it
+    is another constant, such as the name of another alternative."""
 
     place: str
     what: str
     kind: bool = False
+    constant: bool = False
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
@@ -38,7 +40,7 @@ def check(value: object, schema: Schema, where: str) -> None:
     """APIError 400 naming the place, if `value` is not what `schema` describes."""
     wrong = _wrong(value, schema, where)
     if wrong is not None:
-        place, what, _ = wrong
+        place, what, *_ = wrong
         raise APIError(400, f"{place or 'the request'}: {what}", param=place or None, code="invalid_value")
 
 
@@ -60,7 +62,7 @@ def _wrong(value: Any, schema: Schema, where: str) -> Wrong | None:
     if kinds and not any(_KINDS[kind](value) for kind in kinds):
         return Wrong(where, _LEAVE if kinds == ["null"] else f"must be {' or '.join(kinds)}", kind=True)
     if "const" in schema and value != schema["const"]:
-        return Wrong(where, f"must be {schema['const']}")
+        return Wrong(where, f"must be {schema['const']}", constant=True)
     if "enum" in schema and value not in schema["enum"]:
         return Wrong(where, f"{_NAMED}{', '.join(map(str, schema['enum']))}")
     if _number(value):
@@ -74,11 +76,15 @@ def _none_of(value: object, options: list[Schema], where: str) -> Wrong | None:
     found = [_wrong(value, option, where) for option in options]
     if None in found:
         return None
-    # What is of the right type, and then the deepest place, is the most precise.
+    # What is of the right type, then of the right name, and then the deepest place, is the most precise.
     wrongs = [wrong for wrong in found if wrong is not None]
-    best = max(wrongs, key=lambda wrong: (not wrong.kind, len(wrong.place)))
+    best = max(wrongs, key=lambda wrong: _precision(wrong, where))
     named = [wrong.what.removeprefix(_NAMED) for wrong in wrongs if wrong.place == best.place and _names(wrong)]
     return Wrong(best.place, _NAMED + ", ".join(dict.fromkeys(named))) if _names(best) else best
+
+
+def _precision(wrong: Wrong, where: str) -> tuple[bool, bool, bool, int]:
+    return not wrong.kind or wrong.place != where, not wrong.constant, not wrong.kind, len(wrong.place)
 
 
 def _names(wrong: Wrong) -> bool:

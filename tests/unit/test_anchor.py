@@ -14,7 +14,7 @@ from fusing import INF, PROMPT, Floats, companion, law, logp, naive, run
 from edgedec.decoding.context import Context
 from edgedec.errors import UsageError
 from edgedec.fusion._source import Source
-from edgedec.fusion.anchor import Anchor, anchored
+from edgedec.fusion.anchor import Anchored, anchored
 from edgedec.sampling import Probs, Sampling, distribution
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, SetConstraint
 
@@ -26,8 +26,8 @@ def safe() -> Source:
     return Source(SAFE, own=False, follows_adapter=False)
 
 
-def anchor(k: float, debt: int = 0, on: FakeRuntime | None = None, special: Sequence[int] = ()) -> Anchor:
-    return Anchor(companion(safe()), k, debt, Source(on or FakeRuntime()), frozenset(special))
+def anchor(k: float, debt: int = 0, on: FakeRuntime | None = None, special: Sequence[int] = ()) -> Anchored:
+    return Anchored(companion(safe()), k, debt, Source(on or FakeRuntime()), frozenset(special))
 
 
 def probs(p: Any, ids: Sequence[int] = ()) -> Probs:
@@ -138,7 +138,7 @@ def test_the_sum_of_divergences_stays_within_the_budget_at_every_prefix(k: float
 class Planted:
     """An anchor whose companion gives the safe law at any path."""
 
-    def __init__(self, on: FakeRuntime, made: Anchor, sampling: Sampling) -> None:
+    def __init__(self, on: FakeRuntime, made: Anchored, sampling: Sampling) -> None:
         self.on, self.made, self.sampling = on, made, sampling
 
     def at(self, path: list[int]) -> Probs:
@@ -248,7 +248,7 @@ def test_a_debt_is_paid_before_anything_is_spent() -> None:
     assert made.budget() == pytest.approx(0.1)
 
 
-def replace_debt(made: Anchor, debt: float) -> Anchor:
+def replace_debt(made: Anchored, debt: float) -> Anchored:
     made.debt = debt
     return made
 

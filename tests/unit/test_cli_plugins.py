@@ -74,7 +74,7 @@ def test_all_families_are_listed() -> None:
     assert lines[0].split()[:2] == ["family", "plug-ins"]
     assert [line.split()[0] for line in lines[1:]] == list(families.PACKAGES)
     found = json.loads(call("--json").stdout)
-    assert found["processors"] == ["dola"]
+    assert found["processors"] == ["dola", "momentum"]
     assert found["drafters"] == list(families.family("drafters").names())
 
 
@@ -153,7 +153,7 @@ def test_the_server_lists_them(nano: Path) -> None:
         for name in LISTED:
             found = httpx.get(f"{place}/v1/plugins/{name}", timeout=60).json()
             assert [item["name"] for item in found["data"]] == list(families.family(name).names())
-        (dola,) = httpx.get(f"{place}/v1/plugins/processors", timeout=60).json()["data"]
+        dola, _ = httpx.get(f"{place}/v1/plugins/processors", timeout=60).json()["data"]
         assert {option["name"] for option in dola["options"]} == {"early", "share"}
         other = httpx.get(f"{place}/v1/plugins/runtimes", timeout=60)
         assert (other.status_code, other.json()["error"]["param"]) == (404, "family")
