@@ -130,4 +130,3 @@ class Oracle:
 def entropy(logs: Tensor) -> float:
     p = logs.exp()
     return -float(sum(a * b for a, b in zip(p.tolist(), logs.tolist(), strict=True) if a > 0))
-

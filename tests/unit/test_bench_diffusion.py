@@ -55,13 +55,34 @@ def test_what_the_question_names_is_done() -> None:
 
 
 def test_what_is_free_is_drawn() -> None:
-    assert len({tuple(asked("shuffle", seed)[1]) for seed in range(60)}) == 6
+    assert len({tuple(asked("shuffle", seed)[1]) for seed in range(60)}) == 5  # never the list itself
     places = set()
     for seed in range(60):
-        answer = asked("replace_any", seed)[1]
+        answer = asked("replace_random", seed)[1]
         (at,) = (i for i in range(3) if answer[i] != GIVEN[i])
         places.add(at)
     assert places == {0, 1, 2}
+    assert {tuple(asked("remove_random", seed)[1]) for seed in range(60)} == {
+        ("Ben", "Amy"), ("Tom", "Amy"), ("Tom", "Ben")}  # fmt: skip
+    found = [asked("insert_random", seed)[1] for seed in range(60)]
+    assert {next(i for i, name in enumerate(answer) if name not in GIVEN) for answer in found} == {0, 1, 2, 3}
+
+
+def test_what_a_place_names_is_done() -> None:
+    """Names are counted from one; a new one may come after the last."""
+    for kind, said, places in (("insert_index", "as name ", 4), ("remove_index", "name ", 3),
+                               ("replace_index", "of name ", 3)):  # fmt: skip
+        seen = set()
+        for seed in range(60):
+            order, answer = asked(kind, seed)
+            at = int(order.split(said)[1].split()[0]) - 1
+            seen.add(at)
+            new = [name for name in answer if name not in GIVEN]
+            kept = {"insert_index": GIVEN[:at] + new + GIVEN[at:], "remove_index": GIVEN[:at] + GIVEN[at + 1 :],
+                    "replace_index": GIVEN[:at] + new + GIVEN[at + 1 :]}  # fmt: skip
+            assert answer == kept[kind]
+            assert not new or new[0] in order
+        assert seen == set(range(places))
 
 
 def test_a_task_is_a_question_with_its_list() -> None:
@@ -77,9 +98,16 @@ def test_a_task_is_a_question_with_its_list() -> None:
     ("kind", "answer", "right", "wrong"),
     [
         ("copy", ("A", "B", "C"), ["A, B, C", " A, B, C\n"], ["A, B", "A, B, C, D", "A,B,C", "B, A, C", ""]),
-        ("shuffle", ("C", "A", "B"), ["A, B, C", "B, C, A"], ["A, A, B", "A, B", "A, B, C, C", "A, B, D"]),
+        ("shuffle", ("C", "A", "B"), ["A, C, B", "B, C, A"], ["A, B, C", "A, A, B", "A, B", "A, B, C, C", "A, B, D"]),
+        ("remove_random", ("B", "C"), ["B, C", "A, C", "A, B"], ["A, B, C", "A", "C, B", "A, D", "A, A"]),
         (
-            "replace_any",
+            "insert_random",
+            ("A", "X", "B", "C"),
+            ["X, A, B, C", "A, X, B, C", "A, B, C, X"],
+            ["A, B, C", "A, X, C, B", "A, X, X, B, C", "A, Y, B, C", "X, A, B"],
+        ),
+        (
+            "replace_random",
             ("A", "X", "C"),
             ["X, B, C", "A, X, C", "A, B, X"],
             ["A, B, C", "X, X, C", "A, B, Y", "A, B, C, X", "A, X"],

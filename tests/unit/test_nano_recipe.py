@@ -124,3 +124,18 @@ def test_programs_run_and_are_always_the_same() -> None:
     assert {"for", "while", "if", "else", "return"} <= words
     assert len({line for code in made for line in code.splitlines() if line.startswith("def ")}) > 800
     """)
+
+
+def test_documents_are_lines_for_train_diffusion() -> None:
+    """Each answer of a conversation is a line with all before it as its prompt; tokens are those of the document."""
+    run("""
+    import importlib
+    diffusion, lists = importlib.import_module("diffusion"), importlib.import_module("lists")
+    said = prompts.encoded(tok, ("Hi", " there.", " And?", " Well."))
+    assert diffusion.turns(tok, said) == [
+        {"prompt": "Hi", "answer": " there."}, {"prompt": "Hi there. And?", "answer": " Well."}]
+    assert diffusion.turns(tok, data.encode(tok, [story])[0]) == [{"text": story}]
+    one, several = (diffusion.asked(random.Random(1), i) for i in (1, 4))
+    assert one.keys() == {"prompt", "answer"} and several.keys() == {"prompt", "parts", "answer"}
+    assert several["answer"] == "All: " + ", ".join(several["parts"]) and len(several["parts"]) > 1
+    """)

@@ -25,6 +25,7 @@ from edgedec.export.recipes.cd4lm import nested, weight
 from edgedec.export.recipes.nap import nearness
 from edgedec.export.recipes.sdar_vl import at_least_one, over_realised
 
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """These networks are too small for more."""

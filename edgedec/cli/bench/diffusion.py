@@ -15,7 +15,7 @@ from edgedec.cli.bench._about import show_header
 from edgedec.cli.bench._flags import RuntimeFlags
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-_KINDS = "copy,replace,remove,insert,reverse,sort,shuffle,replace_any"
+_KINDS = "copy,replace,remove,insert,reverse,sort,shuffle, and those of `bench parallel`"
 _WAYS = ("off", "schedule=static", "schedule=threshold")
 
 
