@@ -21,10 +21,9 @@ def network(seed: int = 0, family: str = "Llama") -> Any:
     import transformers
 
     torch.manual_seed(seed)
-    sizes = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-    config = getattr(transformers, f"{family}Config")(
-        **sizes, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=False
-    )
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    config = getattr(transformers, f"{family}Config")(**sizes, **heads, tie_word_embeddings=False)
     model = getattr(transformers, f"{family}ForCausalLM")(config).float()
     for name, w in model.named_parameters():
         if w.dim() > 1:

@@ -1,5 +1,5 @@
-"""ParallelBench's two puzzles (row D50; its wording, rules and sizes): a Latin square of four symbols, a sudoku of 4 x 4
-of which 12 cells are given."""
+"""ParallelBench's two puzzles (row D50; its rules and sizes): a Latin square of four symbols, and a sudoku of 4 x 4 of
+which 12 cells are given."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ rest.
 
 python models/nano/diffusion.py --text TEXTS --work build/nano-block
 
-writes, into the work folder, `hf.nano`: nano's bundle as a checkpoint (its weights are int8, which is what nano was shipped
-as), and `texts.jsonl`: stories, answers and copies as nano's last training had them, and lists. With `--kind canvas`
+writes, into the work folder, `hf.nano`: nano's bundle as a checkpoint (its int8 weights as floats, as no others were
+kept), and `texts.jsonl`: stories, answers and copies as nano's last training had them, and lists. With `--kind canvas`
 documents that fit a canvas. The commands are in README.md.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import random
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def turns(tok, ids):
     if not given.any():
         return [{"text": tok.decode(plain.tolist())}]
     edges = [0, *(np.flatnonzero(given[1:] != given[:-1]) + 1).tolist(), len(ids)]
-    runs = [(given[a], a, b) for a, b in zip(edges, edges[1:]) if b > a]
+    runs = [(given[a], a, b) for a, b in pairwise(edges) if b > a]
     return [
         {"prompt": tok.decode(plain[:a].tolist()), "answer": tok.decode(plain[a:b].tolist())}
         for asked, a, b in runs

@@ -20,10 +20,10 @@ def bench(*arguments: str) -> Any:
 
 
 def test_the_tasks_are_parallelbenchs() -> None:
-    assert TASKS == (
+    assert (
         *("copy", "insert_index", "insert_random", "remove_index", "remove_random", "replace_index", "replace_random"),
         *("reverse", "shuffle", "sort", "latin_square_n4", "sudoku_n4_12"),
-    )
+    ) == TASKS
     assert set(KNOWN) - set(TASKS) == {"insert", "remove", "replace"}
     found = tasks_named(TASKS, 2)
     assert [task.kind for task in found] == [kind for kind in TASKS for _ in range(2)]

@@ -256,19 +256,25 @@ def test_cd4lm(context: str, shift: bool) -> None:
         places = oracle.learned(masked, block)
         assert set(told.learned(fewer, block)) < set(places)
 
-        def mixed(t: float, share: float, times: float, back: bool, seen: list[int]) -> float:
-            far, nats = 0.0, 0.0
-            for i in places:
-                s, q = oracle.logs(masked, block, i, t), told.logs(seen, block, i, t)
-                far += divergence(s, q) if back else divergence(q, s)
-                nats += oracle.nats(masked, block, i)
-            return (share * far * times + (1 - share) * nats) / len(places)
-
-        assert near(found, mixed(2.0, 0.7, 4.0, False, fewer))
+        known = (oracle, told, masked, block)
+        assert near(found, mixed(*known, 2.0, 0.7, 4.0, False, fewer))
         wrong = [(2.0, 0.7, 1.0, False, fewer), (1.0, 0.7, 1.0, False, fewer), (2.0, 0.7, 4.0, True, fewer),
                  (2.0, 0.7, 4.0, False, masked), (2.0, 0.3, 4.0, False, fewer)]  # fmt: skip
-        told_apart |= {i for i, how in enumerate(wrong) if not near(found, mixed(*how))}
+        told_apart |= {i for i, how in enumerate(wrong) if not near(found, mixed(*known, *how))}
     assert told_apart == set(range(5))
+
+
+def mixed(
+    oracle: Oracle, told: Oracle, masked: list[int], block: list[int],
+    t: float, share: float, times: float, back: bool, seen: list[int],
+) -> float:  # fmt: skip
+    """The loss with a temperature, the teacher's share, a factor of its term, which way round, what the teacher saw."""
+    far, nats, places = 0.0, 0.0, oracle.learned(masked, block)
+    for i in places:
+        s, q = oracle.logs(masked, block, i, t), told.logs(seen, block, i, t)
+        far += divergence(s, q) if back else divergence(q, s)
+        nats += oracle.nats(masked, block, i)
+    return (share * far * times + (1 - share) * nats) / len(places)
 
 
 def divergence(p: Tensor, q: Tensor) -> float:
@@ -308,17 +314,18 @@ def test_nap(shift: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         (masked, block), oracle = noted.seen[0], Oracle(net.model, facts, row)
         places = oracle.learned(masked, block)
         known = [j for j, token in enumerate(masked) if token != MASK]
+        nats, most = {i: oracle.nats(masked, block, i) for i in places}, len(oracle.open(block))
         assert all(masked[i] == MASK for i in range(24) if row.part[i] == 3)
         assert any(row.part[j] in (1, 2) for j in known)
 
-        def weighed(p: float) -> float:
-            near_ = {i: sum(0.5 * p * (1 - p) ** (abs(i - j) - 1) for j in known) for i in places}
-            return sum(near_[i] * oracle.nats(masked, block, i) for i in places) / len(oracle.open(block))
-
-        assert near(found, weighed(0.1))
-        assert not near(found, weighed(0.8))
-        assert not near(found, sum(oracle.nats(masked, block, i) for i in places) / len(oracle.open(block)))
+        assert near(found, weighed(nats, known, 0.1) / most)
+        assert not near(found, weighed(nats, known, 0.8) / most)
+        assert not near(found, sum(nats.values()) / most)
     assert nearness(torch.tensor([False, True, True]), 0.5).tolist() == [0, 0.25, 0.125]
+
+
+def weighed(nats: dict[int, float], known: list[int], p: float) -> float:
+    return sum(loss * sum(0.5 * p * (1 - p) ** (abs(i - j) - 1) for j in known) for i, loss in nats.items())
 
 
 def test_a_summary_comes_last() -> None:
