@@ -104,9 +104,9 @@ class Model(OpenedModel):
         dimensions: int = 0,
         truncate: bool = False,
     ) -> NDArray[np.float32]:
-        """A vector of each text [n, width]; of one text [width]. Tokens are taken as they are. prompt: words in front, by
-        name ("query"), "" for none; None: the model's default. dimensions: only the first so many; 0: all. truncate: cut
-        texts that are too long, which are an error else."""
+        """A vector of each text [n, width]; of one text [width]. Tokens are taken as they are. prompt: words in front,
+        by name ("query"), "" for none; None: the model's default. dimensions: only the first so many; 0: all. truncate:
+        cut texts that are too long, which are an error else."""
         given = [texts] if isinstance(texts, str) else texts
         found = self.encoder.embed(given, prompt=prompt, dimensions=dimensions, truncate=truncate)
         return found[0] if isinstance(texts, str) else found
@@ -117,9 +117,7 @@ class Model(OpenedModel):
         """Documents by how well they fit a query, the best first: (index, score)."""
         return self.encoder.rerank(query, documents, top=top, truncate=truncate)
 
-    def classify(
-        self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
-    ) -> list[dict[str, float]]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[dict[str, float]]:
         """The scores of the model's labels for each text or pair of texts, the highest first."""
         return self.encoder.classify(texts, truncate=truncate)
 

@@ -16,7 +16,7 @@ from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from edgedec.encoding import Encoder
+    from edgedec.encoding import TextEncoder
 
 # Names that a template always gets.
 _TEMPLATE_NAMES = frozenset({"template", "messages", "tools", "add_generation_prompt", "documents"})
@@ -44,23 +44,20 @@ class OpenedModel:
         return Tokenizer.load(self.bundle.file(name))
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> TextEncoder:
         """Embeddings, scores and labels of texts; UsageError for a model that generates text."""
         output = self.spec.output
         if output is None:
             raise UsageError(
                 f"{self.bundle.manifest.name}: generates text; embed, rerank and classify need a text encoder"
             )
-        from edgedec.encoding import Encoder
+        from edgedec.encoding import TextEncoder
 
-        return Encoder(self.bundle, self.runtime, self.tokenizer, output)
+        return TextEncoder(self.bundle, self.runtime, self.tokenizer, output)
 
     def require_decoder(self) -> None:
         """UsageError for a text encoder, which generates nothing."""
-        if self.spec.output is not None:
-            raise UsageError(
-                f"{self.bundle.manifest.name}: a text encoder, it generates no text; use embed, rerank or classify"
-            )
+        self.bundle.require_decoder()
 
     @property
     def eos(self) -> frozenset[int]:

@@ -1,4 +1,5 @@
-"""What the export of a text encoder does otherwise: facts of its texts, and a check of its vectors instead of its logits."""
+"""What the export of a text encoder does otherwise: facts of its texts, and a check of its vectors instead of its
+logits."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ def check_encoder(
     least = min(_LEAST[fmt] for fmt in formats.values())
     if not np.isfinite(found).all() or float(cosine.mean()) < least:
         raise CheckpointError(
-            f"the bundle does not compute what its checkpoint does: a cosine of {float(cosine.mean()):.4f} between their "
-            "states. Nothing was written; --no-check writes it as it is"
+            f"the bundle does not compute what its checkpoint does: a cosine of {float(cosine.mean()):.4f} between "
+            "their states. Nothing was written; --no-check writes it as it is"
         )
 
 

@@ -118,6 +118,7 @@ def put_draft(
 ) -> tuple[Bundle, str]:
     """Put a draft into a bundle: a published draft checkpoint, or any model, as a bundle or to be exported -> the
     bundle as it is now, and the kind."""
+    bundle.require_decoder()
     if (Path(place) / MANIFEST).is_file():
         return add_model(bundle, Bundle.open(place)), MODEL
     if not _is_model(place):

@@ -1,4 +1,4 @@
-"""The float model on some texts, a layer at a time."""
+"""The float model of an export, a layer at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tensors of a checkpoint under other names: saved with a head's prefix or without one, or norms in TensorFlow's words."""
+"""Tensors of a checkpoint under other names: saved with a head's prefix or without one, or norms in TensorFlow's
+words."""
 
 from __future__ import annotations
 

@@ -100,7 +100,9 @@ def _pool(file: Path) -> Any:
     given = config.get("pooling_mode")
     modes = [key.removeprefix("pooling_mode_") for key, on in config.items() if on is True and key != "include_prompt"]
     if isinstance(given, str):
-        modes = [name for name, pool in POOLS.items() if given == pool] or [{"lasttoken": "lasttoken"}.get(given, given)]
+        modes = [name for name, pool in POOLS.items() if given == pool] or [
+            {"lasttoken": "lasttoken"}.get(given, given)
+        ]
     if len(modes) != 1 or modes[0] not in POOLS:
         raise CheckpointError(f"{file}: pooling by {' and '.join(modes) or 'nothing'} is not supported")
     return POOLS[modes[0]]

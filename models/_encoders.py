@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from edgedec.models import Part, Source
 from edgedec.models._common import ConfigReader, activation
-from edgedec.spec import Attention, Dense, Entry, Mlp, ModelSpec, Output
+from edgedec.spec import Attention, Dense, EncoderEntry, Mlp, ModelSpec, Output
 from edgedec.spec.encoder import Squash
 
 Places = Mapping[str, tuple[str | Part, ...]]
@@ -111,7 +111,9 @@ def score(r: ConfigReader, pool: Any, *dense: Dense, bias: bool = True) -> Outpu
 
 def _squash(r: ConfigReader, count: int) -> Squash:
     """sentence-transformers' own word for it, else what the problem and the number of labels say."""
-    told = r.table("sentence_transformers").get("activation_fn") or r.value("sbert_ce_default_activation_function", None)
+    told = r.table("sentence_transformers").get("activation_fn") or r.value(
+        "sbert_ce_default_activation_function", None
+    )
     if told is not None:
         if told not in _SQUASH:
             raise r.fail("activation_fn", f"{told!r} is not one of {', '.join(_SQUASH)}")
@@ -141,12 +143,13 @@ def zeros(name: str) -> Part:
 
 
 def many_zeros(name: str, length: int, count: int) -> tuple[Part, ...]:
-    """`count` zeros, of a vector `name` of `length` values: the bias of a matrix without one, in a block with biases."""
+    """`count` zeros, of a vector `name` of `length` values: the bias of a matrix without one, in a block with
+    biases."""
     return tuple(Part(name, (0, min(length, count - at)), times=0.0) for at in range(0, count, length))
 
 
-def entry(r: ConfigReader, context: int, *, types: int, width: int = 0) -> Entry:
-    return Entry(context, types, "layer", width)
+def entry(r: ConfigReader, context: int, *, types: int, width: int = 0) -> EncoderEntry:
+    return EncoderEntry(context, types, "layer", width)
 
 
 def embeddings(context: int, offset: int = 0, prefix: str = "embeddings.") -> dict[str, Source]:

@@ -11,9 +11,10 @@ from edgedec.spec import Attention, Dense, Mlp, ModelSpec, Output
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What differs among them. theta: of the rope where the config has none; biases: of qkv and o, of the first matrix of
-    the feed-forward and of its last; scores: the class of classifiers, dense_scores: whether these have a layer first."""
+class RopeEncoderShape:
+    """What differs among them. theta: of the rope where the config has none; biases: of qkv and o, of the first matrix
+    of the feed-forward and of its last; scores: the class of classifiers, dense_scores: whether these have a layer
+    first."""
 
     theta: float
     gated: bool
@@ -27,7 +28,7 @@ class Shape:
     eps: float = 1e-12
 
 
-def rope_encoder(r: ConfigReader, context: int | None, shape: Shape) -> ModelSpec:
+def rope_encoder(r: ConfigReader, context: int | None, shape: RopeEncoderShape) -> ModelSpec:
     table = rope_table(r, shape.theta)
     length, heads, hidden = context_length(r, table, context), r.whole("num_attention_heads"), r.whole("hidden_size")
     dim = r.maybe_whole("head_dim") or hidden // heads

@@ -13,7 +13,10 @@ from edgedec.spec import Dense, ModelSpec, Output
 FACTS = ArchitectureFacts(e.IGNORED, prefixes=("distilbert.",))
 SCORES = "DistilBertForSequenceClassification"
 ATTENTION: e.Places = {
-    **{f"qkv{end}": tuple(f"attention.{p}_lin.{kind}" for p in "qkv") for end, kind in (("", "weight"), ("_bias", "bias"))},
+    **{
+        f"qkv{end}": tuple(f"attention.{p}_lin.{kind}" for p in "qkv")
+        for end, kind in (("", "weight"), ("_bias", "bias"))
+    },
     "o": ("attention.out_lin.weight",),
     "o_bias": ("attention.out_lin.bias",),
     "after_norm": ("sa_layer_norm.weight",),

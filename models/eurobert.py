@@ -15,7 +15,15 @@ from edgedec.spec import Dense, ModelSpec, Output
 FACTS = ArchitectureFacts((*IGNORED, r"lm_head\.bias", r"classifier\..*", r"dense\..*"), prefixes=("model.",))
 SCORES = "EuroBertForSequenceClassification"
 POOLS = {"bos": "cls", "mean": "mean"}
-OWN = ("classifier_pooling", "clf_pooling", "mask_token", "pad_token", "bos_token", "eos_token", "sentence_transformers")
+OWN = (
+    "classifier_pooling",
+    "clf_pooling",
+    "mask_token",
+    "pad_token",
+    "bos_token",
+    "eos_token",
+    "sentence_transformers",
+)
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:

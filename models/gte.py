@@ -8,11 +8,11 @@ from typing import Any
 from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader
-from edgedec.models._rope_encoders import Shape, rope_encoder
+from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
 FACTS = ArchitectureFacts(e.IGNORED, prefixes=("new.", "gte."))
-SHAPE = Shape(160_000.0, True, "gelu", True, False, True, "GteForSequenceClassification")
+SHAPE = RopeEncoderShape(160_000.0, True, "gelu", True, False, True, "GteForSequenceClassification")
 ATTENTION: e.Places = {
     "qkv": ("attention.qkv_proj.weight",),
     "qkv_bias": ("attention.qkv_proj.bias",),

@@ -1,4 +1,5 @@
-"""Jina Embeddings v3: XLM-RoBERTa with rotary positions. Its adapters by task are merged in or left out before export."""
+"""Jina Embeddings v3: XLM-RoBERTa with rotary positions. Its adapters by task are merged in or left out before
+export."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ from typing import Any
 from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader
-from edgedec.models._rope_encoders import Shape, rope_encoder
+from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
 FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",))
-SHAPE = Shape(20_000.0, False, "gelu", True, True, True, "JinaEmbeddingsV3ForSequenceClassification", eps=1e-5)
+SHAPE = RopeEncoderShape(
+    20_000.0, False, "gelu", True, True, True, "JinaEmbeddingsV3ForSequenceClassification", eps=1e-5
+)
 ATTENTION: e.Places = {
     "qkv": ("mixer.Wqkv.weight",),
     "qkv_bias": ("mixer.Wqkv.bias",),

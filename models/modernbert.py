@@ -10,7 +10,7 @@ from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, activation, finish, sliding
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.spec import Attention, Dense, Entry, Mlp, ModelSpec, Output
+from edgedec.spec import Attention, Dense, EncoderEntry, Mlp, ModelSpec, Output
 
 FACTS = ArchitectureFacts((r"head\..*", r"decoder\..*", r"classifier\..*"), prefixes=("model.",))
 SCORES = "ModernBertForSequenceClassification"
@@ -49,7 +49,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         ropes=tuple(rope(r, table, dim, length) for table in (full, local)),
         final_norm="layer",
         causal=False,
-        entry=Entry(norm="layer"),
+        entry=EncoderEntry(norm="layer"),
         output=_output(r, hidden),
     )
     r.flag("norm_bias", False)
@@ -68,7 +68,10 @@ def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     biased = bool(config.get("norm_bias", False))
 
     def norm(tensor: str, name: str) -> dict[str, tuple[str | Part, ...]]:
-        return {tensor: (f"{name}.weight",), f"{tensor}_bias": ((f"{name}.bias",) if biased else (e.zeros(f"{name}.weight"),))}
+        return {
+            tensor: (f"{name}.weight",),
+            f"{tensor}_bias": ((f"{name}.bias",) if biased else (e.zeros(f"{name}.weight"),)),
+        }
 
     attention: e.Places = {
         **{"qkv": ("attn.Wqkv.weight",), "qkv_bias": ("attn.Wqkv.bias",)},
@@ -82,6 +85,12 @@ def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     }
     outer: dict[str, Source] = {"embed": (Part("embeddings.tok_embeddings.weight"),)}
     outer |= e.heads_of("head.dense", "classifier")
-    for tensor, name in (("entry_norm", "embeddings.norm"), ("final_norm", "final_norm"), ("dense.0_norm", "head.norm")):
-        outer |= {key: tuple(Part(p) if isinstance(p, str) else p for p in parts) for key, parts in norm(tensor, name).items()}
+    for tensor, name in (
+        ("entry_norm", "embeddings.norm"),
+        ("final_norm", "final_norm"),
+        ("dense.0_norm", "head.norm"),
+    ):
+        outer |= {
+            key: tuple(Part(p) if isinstance(p, str) else p for p in parts) for key, parts in norm(tensor, name).items()
+        }
     return e.placed(spec, "layers.", attention, mlp, outer)

@@ -1,4 +1,5 @@
-"""MPNet: BERT without token types, whose scores have a learned part by distance (T5's buckets), the same in all layers."""
+"""MPNet: BERT without token types, whose scores have a learned part by distance (T5's buckets), the same in all
+layers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ FAR = 128
 # Rows of the table of positions before that of the first token.
 OFFSET = 2
 ATTENTION: e.Places = e.BERT_ATTENTION | {
-    **{f"qkv{end}": tuple(f"attention.attn.{p}.{kind}" for p in "qkv") for end, kind in (("", "weight"), ("_bias", "bias"))},
+    **{
+        f"qkv{end}": tuple(f"attention.attn.{p}.{kind}" for p in "qkv")
+        for end, kind in (("", "weight"), ("_bias", "bias"))
+    },
     "o": ("attention.attn.o.weight",),
     "o_bias": ("attention.attn.o.bias",),
     "after_norm": ("attention.LayerNorm.weight",),

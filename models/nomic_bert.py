@@ -8,11 +8,11 @@ from typing import Any
 from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader
-from edgedec.models._rope_encoders import Shape, rope_encoder
+from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
 FACTS = ArchitectureFacts(e.IGNORED, prefixes=("nomic_bert.", "bert."))
-SHAPE = Shape(1000.0, True, "silu", False, False, False, "NomicBertForSequenceClassification", types=2)
+SHAPE = RopeEncoderShape(1000.0, True, "silu", False, False, False, "NomicBertForSequenceClassification", types=2)
 ATTENTION: e.Places = {
     "qkv": ("attn.Wqkv.weight",),
     "o": ("attn.out_proj.weight",),

@@ -6,11 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import encoders_golden
 import numpy as np
 
-import encoders_golden
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?:", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz.,!?:",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+]
 WORDS += ["the", "cat", "sat", "dog", "ran", "query", "passage", "who", "on", "mat", "##ing", "##s", "a1", "b1"]
 
 
@@ -59,7 +66,12 @@ def _dense(folder: Path, size: int) -> None:
     _write(
         folder,
         "config.json",
-        {"in_features": 48, "out_features": size, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+        {
+            "in_features": 48,
+            "out_features": size,
+            "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        },
     )
     save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / "model.safetensors")
 

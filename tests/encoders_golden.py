@@ -52,7 +52,13 @@ DECODER = {key: value for key, value in SIZES.items() if key != "layer_norm_eps"
 }
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 70.0}}
 BIASED = {
-    **{"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "classifier_pooling": "mean"},
+    **{
+        "norm_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "classifier_bias": True,
+        "classifier_pooling": "mean",
+    },
     **{"classifier_activation": "silu", "hidden_activation": "relu"},
 }
 # Name: (the class of transformers, its config).
@@ -142,14 +148,20 @@ def _made(name: str, folder: Path) -> tuple[dict[str, Any], NDArray[np.float32]]
     made(made.config_class(**facts)).save_pretrained(folder / "saved")
     config = json.loads((folder / "saved" / "config.json").read_text())
     # transformers halves the window of a config each time that it reads it.
-    config |= {key: facts[key] for key in ("sliding_window",) if key in facts and "use_bidirectional_attention" in facts}
+    config |= {
+        key: facts[key] for key in ("sliding_window",) if key in facts and "use_bidirectional_attention" in facts
+    }
     shapes = {
         tensor: list(stored.shape)
         for tensor, stored in read_header(folder / "saved" / "model.safetensors").items()
         if stored.dtype == "F32"
     }
     model = made.from_pretrained(write(folder / "drawn", config, shapes)).eval()
-    types = {"token_type_ids": torch.tensor([TYPES])} if facts.get("type_vocab_size", config.get("type_vocab_size", 0)) > 1 else {}
+    types = (
+        {"token_type_ids": torch.tensor([TYPES])}
+        if facts.get("type_vocab_size", config.get("type_vocab_size", 0)) > 1
+        else {}
+    )
     with torch.no_grad():
         out = model(torch.tensor([TOKENS]), **types)
     return {"config": config, "tensors": shapes}, (out.logits if "logits" in out else out.last_hidden_state)[0].numpy()

@@ -23,7 +23,7 @@ from edgedec.bundle.advice import advice
 from edgedec.bundle.diffusion import check_diffusion
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
-from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
+from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion, UsageError
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import from_json
 
@@ -92,6 +92,12 @@ class Bundle:
         """Check the sha256 of one file."""
         if _sha256(self.file(name)) != self.manifest.files[name].sha256:
             raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
+
+    def require_decoder(self) -> None:
+        """UsageError for a text encoder, which generates nothing."""
+        if self.manifest.spec.output is not None:
+            said = "a text encoder, it generates no text; use embed, rerank or classify"
+            raise UsageError(f"{self.manifest.name}: {said}")
 
     @cached_property
     def weights(self) -> NDArray[np.uint8]:

@@ -166,8 +166,8 @@ class DiffusionFacts:
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """How texts are given to a text encoder (`edgedec.encoding`). prompts: words in front of a text, by name; prompt: the
-    name of the usual one; longest: tokens of a text, 0: the context; dimensions: to which embeddings may be cut
+    """How texts are given to a text encoder (`edgedec.encoding`). prompts: words in front of a text, by name; prompt:
+    the name of the usual one; longest: tokens of a text, 0: the context; dimensions: to which embeddings may be cut
     (Matryoshka), as the checkpoint says; lower: texts are read in lower case."""
 
     prompts: dict[str, str] = field(default_factory=dict)

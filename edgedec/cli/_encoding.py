@@ -37,7 +37,7 @@ class EncoderFlags:
 
     def open(self, name: str) -> edgedec.Model:
         """The model; an error for one that generates text."""
-        model = o.open_model(name, self.engine, self.threads, None)
+        model = o.open_model(name, self.engine, self.threads, None, encoders=True)
         _ = model.encoder
         return model
 

@@ -102,7 +102,7 @@ class ModelOpening:
 
     def _open(self, name: str) -> edgedec.Model:
         place = self.device, self.device_cache
-        model = o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion)
+        model = o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion, True)
         model.fuse = self.fuse
         return model
 

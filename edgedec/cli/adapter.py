@@ -38,6 +38,7 @@ def adapter(
 
     read_peft = export_module("adapter", "adapter").read_peft
     bundle = Bundle.open(find(model))
+    bundle.require_decoder()
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")
     save_adapter(out, checkpoint.name, bundle.spec, read_peft(checkpoint, bundle))
     made = open_adapter(out, bundle.spec)

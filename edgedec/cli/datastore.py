@@ -82,6 +82,7 @@ def _write(files: list[Path], out: Path, model: str, json: bool, more: bool) -> 
     from edgedec.text.tokenizer import Tokenizer
 
     bundle = Bundle.open(find(model))
+    bundle.require_decoder()
     digest, vocab = _tokenizer(bundle), bundle.spec.vocab_size
     tokenizer = Tokenizer.load(bundle.file(bundle.manifest.text.tokenizer or ""))
     onto = Datastore(out, digest, vocab) if more else None

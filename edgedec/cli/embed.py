@@ -26,11 +26,15 @@ def embed(
     model: Encoder,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE.npy", show_default=False, help="Write a float32 array [texts, width]."),
+        typer.Option(
+            "--out", "-o", metavar="FILE.npy", show_default=False, help="Write a float32 array [texts, width]."
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help="The model's words in front, such as query; `` for none."),
+        typer.Option(
+            metavar="NAME", show_default=False, help="The model's words in front, such as query; `` for none."
+        ),
     ] = None,
     dimensions: Annotated[
         int, typer.Option(min=0, metavar="N", show_default=False, help="Only the first N values (Matryoshka).")

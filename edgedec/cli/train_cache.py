@@ -65,6 +65,7 @@ def train_cache(
     training, loop = (export_module(name, "train-cache", "train") for name in ("coprocessor", "training_loop"))
     file = out or Path(f"{changeable(bundle)}.coprocessor")
     model = edgedec.open(bundle, threads=how.threads)
+    model.require_decoder()
     if file.exists() and not force:
         raise UsageError(f"{file}: exists already; choose another place with --out, or pass --force")
     plan = training.CoprocessorPlan(**asdict(flags), **how.settings())

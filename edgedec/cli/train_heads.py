@@ -190,6 +190,7 @@ def _opened(bundle: str, threads: int) -> edgedec.Model:
     import edgedec
 
     model = edgedec.open(bundle, threads=threads)
+    model.require_decoder()
     if not model.runtime.capabilities.hidden:
         raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
     return model

@@ -43,6 +43,7 @@ def web(
     from edgedec.bundle.locate import find
 
     opened = Bundle.open(find(bundle))
+    opened.require_decoder()
     module = export_module("web", "web")
     with progress_bar(quiet=json) as show:
         total = module.write_site(opened, out, module.SiteSettings(kv, spec, draft, threads), force=force, show=show)

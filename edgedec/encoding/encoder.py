@@ -1,9 +1,9 @@
-"""`Encoder`: what `Model.embed`, `rerank` and `classify` do."""
+"""`TextEncoder`: what `Model.embed`, `rerank` and `classify` do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,14 +20,15 @@ from edgedec.text.tokenizer import Tokenizer
 _DOES = {"vector": "embed", "vectors": "embed or rerank", "terms": "embed", "score": "rerank or classify"}
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True)
+class Ranked:
     """A document by its place among those given, and its score: the higher, the better it fits."""
 
     index: int
     score: float
 
 
-class Encoder:
+class TextEncoder:
     """The texts' side of an opened encoder."""
 
     def __init__(self, bundle: Bundle, runtime: Runtime, tokenizer: Tokenizer, output: Output) -> None:
@@ -47,9 +48,9 @@ class Encoder:
     def embed(
         self, texts: Sequence[Text], *, prompt: str | None = None, dimensions: int = 0, truncate: bool = False
     ) -> Array:
-        """A vector of each text [n, width]. prompt: by name, "" for none; None: the model's default. dimensions: only so
-        many, the first ones (Matryoshka embeddings); 0: all. truncate: cut texts that are too long; they are an error
-        else."""
+        """A vector of each text [n, width]. prompt: by name, "" for none; None: the model's default. dimensions: only
+        so many, the first ones (Matryoshka embeddings); 0: all. truncate: cut texts that are too long; they are an
+        error else."""
         self.check_width(dimensions)
         return self.vectors(self.read(texts, prompt, truncate), dimensions)
 
@@ -76,9 +77,7 @@ class Encoder:
         cut = np.ascontiguousarray(vector[:dimensions])
         return unit(cut) if self.output.normalize else cut
 
-    def token_vectors(
-        self, texts: Sequence[Text], *, prompt: str | None = None, truncate: bool = False
-    ) -> list[Array]:
+    def token_vectors(self, texts: Sequence[Text], *, prompt: str | None = None, truncate: bool = False) -> list[Array]:
         """A vector of every token of each text, [tokens, width] each: for late interaction (ColBERT)."""
         self._require("embed tokens", "vectors")
         return self.results(self.read(texts, prompt, truncate))
@@ -125,9 +124,7 @@ class Encoder:
     def _side(self, name: str) -> str | None:
         return name if name in self.reader.facts.prompts else None
 
-    def classify(
-        self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
-    ) -> list[dict[str, float]]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[dict[str, float]]:
         """The score of every label of each text or pair, the highest first."""
         self._require("classify", "score")
         read = [

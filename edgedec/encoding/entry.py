@@ -1,4 +1,5 @@
-"""What enters the first block of an encoder: embeddings of tokens, positions and types, normed (`spec.Entry`)."""
+"""What enters the first block of an encoder: embeddings of tokens, positions and types, normed
+(`spec.EncoderEntry`)."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.encoding.numeric import Array, normed
 from edgedec.errors import UsageError
-from edgedec.spec import Entry
+from edgedec.spec import EncoderEntry
 
 
 class EntryTables:
     """The tables of a bundle, read once."""
 
-    def __init__(self, bundle: Bundle, entry: Entry) -> None:
+    def __init__(self, bundle: Bundle, entry: EncoderEntry) -> None:
         self._bundle, self._entry, self._spec = bundle, entry, bundle.spec
         self._tables = {name: bundle.rows(name) for name in entry.tensors(bundle.spec.hidden_size)}
 

@@ -1,5 +1,5 @@
-"""The arithmetic of an encoder's host side, in float32. Every function treats a row by itself, so a text has the same bytes
-alone and among others."""
+"""The arithmetic of an encoder's host side, in float32. Every function treats a row by itself, so a text has the same
+bytes alone and among others."""
 
 from __future__ import annotations
 

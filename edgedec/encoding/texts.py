@@ -30,7 +30,8 @@ class TextReader:
     vocabulary: int
 
     def text(self, given: Text, number: int, prompt: str | None = None, truncate: bool = False) -> EncodedText:
-        """Text `number` with the prompt of that name in front (None: the model's default). Tokens are taken as they are."""
+        """Text `number` with the prompt of that name in front (None: the model's default). Tokens are taken as they
+        are."""
         if isinstance(given, str):
             return self._read(self.prompt(prompt) + given, None, number, truncate)
         ids = list(given)[: self.longest] if truncate else list(given)
@@ -67,6 +68,6 @@ class TextReader:
             )
         if own and max(ids) >= self.vocabulary:
             raise UsageError(
-                f"text {number}: token {max(ids)} of a vocabulary of {self.vocabulary}: the tokenizer is another model's"
+                f"text {number}: token {max(ids)} of {self.vocabulary} in the vocabulary: another model's tokenizer"
             )
         return EncodedText(ids, types)

@@ -1,5 +1,5 @@
-"""Requests to text encoders: they run in a thread, one request at a time and a few texts at a time, so that a client that
-leaves, or a time that is over, ends one soon."""
+"""Requests to text encoders: they run in a thread, one request at a time and a few texts at a time, so that a client
+that leaves, or a time that is over, ends one soon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgedec.server.requests import EndEvent
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-    from edgedec.encoding import Encoder
+    from edgedec.encoding import TextEncoder
     from edgedec.encoding.numeric import Array
     from edgedec.encoding.texts import EncodedText
     from edgedec.server.api import EmbedOptions, Prompt
@@ -38,7 +38,7 @@ class EncoderThread:
         self._waiting = 0
 
     async def run(
-        self, texts: Callable[[], Sequence[EncodedText]], encoder: Encoder, receive: Receive, seconds: float
+        self, texts: Callable[[], Sequence[EncodedText]], encoder: TextEncoder, receive: Receive, seconds: float
     ) -> list[tuple[int, Array]]:
         """(the tokens, what the model makes of it) of each text. texts: reads them, in the thread."""
         if self._waiting >= _WAITING:
@@ -57,7 +57,7 @@ class EncoderThread:
             late.cancel()
 
 
-def _made(texts: Sequence[EncodedText], encoder: Encoder, ended: Sequence[str]) -> Iterator[tuple[int, Array]]:
+def _made(texts: Sequence[EncodedText], encoder: TextEncoder, ended: Sequence[str]) -> Iterator[tuple[int, Array]]:
     for at in range(0, len(texts), _STEP):
         if ended:
             status = {"timeout": 504}.get(ended[0], 499)
@@ -66,7 +66,9 @@ def _made(texts: Sequence[EncodedText], encoder: Encoder, ended: Sequence[str]) 
         yield from zip([len(text.ids) for text in batch], encoder.results(batch), strict=True)
 
 
-def read_texts(encoder: Encoder, prompts: Sequence[Prompt], options: EmbedOptions) -> Callable[[], list[EncodedText]]:
+def read_texts(
+    encoder: TextEncoder, prompts: Sequence[Prompt], options: EmbedOptions
+) -> Callable[[], list[EncodedText]]:
     """Reads the texts to embed. An encoder of another use is refused, and a width that it has not."""
 
     def read() -> list[EncodedText]:
@@ -76,7 +78,7 @@ def read_texts(encoder: Encoder, prompts: Sequence[Prompt], options: EmbedOption
     return read
 
 
-def as_ends(found: Sequence[tuple[int, Array]], encoder: Encoder, dimensions: int) -> list[EndEvent]:
+def as_ends(found: Sequence[tuple[int, Array]], encoder: TextEncoder, dimensions: int) -> list[EndEvent]:
     """Embeddings in the form of those that a decoder makes."""
     return [
         EndEvent(i, "eos", Stats(prompt=tokens, finish="eos"), vector=encoder.narrowed(vector, dimensions))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # No server-side limit: a text ends with its context.
 MOST = 1 << 31
+_AS_USUAL = EmbedOptions()
 # The header in which a router names the client of a request; set to 1 in the environment of what stands behind one.
 CLIENT_HEADER, ROUTED = "edgedec-client", "EDGEDEC_ROUTED"
 Parsed = TypeVar("Parsed")
@@ -107,14 +108,14 @@ class Server:
             return RunningTexts(target, found, target.engine.generate(found, self._client(request)))
 
     async def embed(
-        self, request: Request, wanted: TextRequest, options: EmbedOptions = EmbedOptions()
+        self, request: Request, wanted: TextRequest, options: EmbedOptions = _AS_USUAL
     ) -> tuple[ModelTarget, list[EndEvent]]:
         """The embeddings of a request's prompts."""
         async with self.pool.use(wanted.target) as target:
             if target.model.spec.output is not None:
                 encoder = target.model.encoder
-                texts = encoding.read_texts(encoder, wanted.prompts, options)
-                found = await self._encoders.run(texts, encoder, request.receive, target.engine.limits.seconds)
+                reading = encoding.read_texts(encoder, wanted.prompts, options)
+                found = await self._encoders.run(reading, encoder, request.receive, target.engine.limits.seconds)
                 return target, encoding.as_ends(found, encoder, options.dimensions)
             read = partial(tokens_of, target.model, wanted.prompts, target.engine.limits.context)
             texts = await self._preparation.read(read, wanted.size)
@@ -125,7 +126,11 @@ class Server:
             if end.vector is None:
                 status = {"timeout": 504, "closing": 503}.get(end.finish, 500)
                 raise APIError(status, f"the text was not read: {end.finish} {end.why}".strip(), code=end.finish)
-        ends = [replace(end, vector=encoding.narrowed(end.vector, options.dimensions)) for end in ends if end.vector is not None]
+        ends = [
+            replace(end, vector=encoding.narrowed(end.vector, options.dimensions))
+            for end in ends
+            if end.vector is not None
+        ]
         return target, sorted(ends, key=lambda end: end.index)
 
     async def score(self, request: Request, wanted: RerankRequest) -> tuple[ModelTarget, list[float], int]:

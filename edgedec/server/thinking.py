@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.constraint import limit_of, validated
 from edgedec.server.tools import opening
-from edgedec.text.tokenizer import THOUGHT
+from edgedec.text.marks import THOUGHT
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint

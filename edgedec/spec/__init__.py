@@ -14,7 +14,7 @@ from functools import cached_property
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
-from edgedec.spec.encoder import Dense, Entry, Output, check_encoder
+from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
@@ -29,7 +29,7 @@ __all__ = [
     "Attention",
     "Block",
     "Dense",
-    "Entry",
+    "EncoderEntry",
     "Mlp",
     "ModelSpec",
     "Moe",
@@ -50,8 +50,8 @@ Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The whole arithmetic of a model. A block makes after(x + post_norm(f(norm(x)))) of the hidden state x. causal: a row
-    sees no later one; in an encoder all rows of a text see each other. entry, output: of a text encoder
+    """The whole arithmetic of a model. A block makes after(x + post_norm(f(norm(x)))) of the hidden state x. causal: a
+    row sees no later one; in an encoder all rows of a text see each other. entry, output: of a text encoder
     (`spec.encoder`)."""
 
     architecture: str
@@ -66,7 +66,7 @@ class ModelSpec:
     final_softcap: float = 0.0
     embed_scale: float = 1.0
     causal: bool = True
-    entry: Entry | None = None
+    entry: EncoderEntry | None = None
     output: Output | None = None
 
     @cached_property

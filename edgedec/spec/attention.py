@@ -11,10 +11,10 @@ from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention, but in an encoder. `rope`: which of the model's ropes turns queries and keys (None: none). A window
-    of w lets position p see positions p-w+1 to p, in an encoder to p+w-1, and always the first `sinks` tokens. `after`:
-    norm of the state after the sum. `distances`: of d, a learned number is added to the scores, of each head and distance
-    key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
+    """Causal attention, but in an encoder. `rope`: which of the model's ropes turns queries and keys (None: none). A
+    window of w lets position p see positions p-w+1 to p, in an encoder to p+w-1, and always the first `sinks` tokens.
+    `after`: norm of the state after the sum. `distances`: of d, a learned number is added to the scores, of each head
+    and distance key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
     row's token, which is read before the normed state ("none": it is not read)."""
 
     n_heads: int

@@ -1,7 +1,7 @@
 """What a text encoder has besides blocks: what enters the first block, and what becomes of the rows after the last.
 
-The host computes both in float32 (`edgedec.encoding`), so every runtime that runs the blocks runs the encoder: a text is
-rows given by their embeddings, and its result the hidden state after the last block.
+The host computes both in float32 (`edgedec.encoding`), so every runtime that runs the blocks runs the encoder: a text
+is rows given by their embeddings, and its result the hidden state after the last block.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Squash = Literal["none", "tanh", "silu", "gelu", "gelu_tanh", "relu", "sigmoid",
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What enters the first block: norm(embed[token] + positions[position] + types[type]), and times a matrix with a bias
-    if the embedding is narrower than the state. positions, types: rows of the learned tables, 0: none; width: of the
-    embedding, 0: as the state."""
+class EncoderEntry:
+    """What enters the first block: norm(embed[token] + positions[position] + types[type]), and times a matrix with a
+    bias if the embedding is narrower than the state. positions, types: rows of the learned tables, 0: none; width: of
+    the embedding, 0: as the state."""
 
     positions: int = 0
     types: int = 0
@@ -55,10 +55,10 @@ class Dense:
 class Output:
     """What becomes of the rows of a text after the final norm.
 
-    kind: "vector", an embedding; "vectors", one a row (late interaction); "terms", a weight of each token of the vocabulary
-    (SPLADE); "score", logits of `labels`. pool: the row or the mean of rows that goes on; "rows": each. The layers `dense`
-    follow, then, of terms, the embedding's own matrix with a bias; vectors are scaled to length 1 if `normalize`. squash: of
-    the logits of a score.
+    kind: "vector", an embedding; "vectors", one a row (late interaction); "terms", a weight of each token of the
+    vocabulary (SPLADE); "score", logits of `labels`. pool: the row or the mean of rows that goes on; "rows": each. The
+    layers `dense` follow, then, of terms, the embedding's own matrix with a bias; vectors are scaled to length 1 if
+    `normalize`. squash: of the logits of a score.
     """
 
     kind: Literal["vector", "vectors", "terms", "score"] = "vector"

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 from edgedec.errors import TextError, UsageError
 from edgedec.text.encoding import Encoder, at_least
+from edgedec.text.marks import with_marks
 from edgedec.text.surrogates import check_unicode
 
 if TYPE_CHECKING:
     import tokenizers
 
 BYTE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")  # as ByteFallback reads it, the odd "+F" included
-
-THOUGHT = ("<think>", "</think>")
 
 
 class Tokenizer:
@@ -46,7 +45,7 @@ class Tokenizer:
             raise TextError(f"{path}: no tokenizer there")
         inspection.check(Path(path))
         with _named(f"{path}: not a tokenizer.json"):
-            return cls(Raw.from_str(text) if (text := _with_marks(Path(path))) else Raw.from_file(str(path)))
+            return cls(Raw.from_str(text) if (text := with_marks(Path(path))) else Raw.from_file(str(path)))
 
     def encode(self, text: str, special: bool = True, around: bool = True) -> list[int]:
         """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters, so text from
@@ -56,8 +55,8 @@ class Tokenizer:
             return self._encoder.encode(text, special, around)
 
     def encode_pair(self, first: str, second: str | None, most: int | None) -> tuple[list[int], list[int]]:
-        """Token ids of a text or of two as one, and the type of each, with what the model expects around them. most: cut
-        to so many tokens, the longer text first."""
+        """Token ids of a text or of two as one, and the type of each, with what the model expects around them. most:
+        cut to so many tokens, the longer text first."""
         for text in (first, second or ""):
             check_unicode(text)
         with _named(f"text of {len(first)} characters cannot be encoded"):
@@ -258,19 +257,6 @@ class StopStrings:
         longest = max(map(len, self._stops), default=1)
         starts = range(max(n - longest + 1, 0), n)
         return next((i for i in starts if any(s.startswith(self._buffer[i:]) for s in self._stops)), n)
-
-
-def _with_marks(path: Path) -> str:
-    """The tokenizer.json with the marks around thoughts as text that is shown, if it hides them; empty if not: only
-    they say where a thought ends. Some vocabularies (Qwen3) show them, others (DeepSeek) call them special."""
-    raw = path.read_bytes()
-    if not any(json.dumps(mark).encode() in raw for mark in THOUGHT):
-        return ""
-    content = json.loads(raw)
-    found = [t for t in content.get("added_tokens", []) if t.get("content") in THOUGHT and t.get("special")]
-    for token in found:
-        token["special"] = False
-    return json.dumps(content) if found else ""
 
 
 def byte_level(piece: str) -> bytes:

@@ -13,8 +13,8 @@ ARTIFACT = "ort"
 
 @dataclass(frozen=True)
 class Graphs:
-    """embed, head: empty for an encoder; blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack
-    and head in one, for plain decoding with the cache format `model_kv`."""
+    """embed, head: empty for an encoder; blocks: a file for each block, by cache format; stack: the whole stack, by
+    cache format; model: embedding, stack and head in one, for plain decoding with the cache format `model_kv`."""
 
     embed: str
     head: str

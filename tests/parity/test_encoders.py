@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import encoders_golden
 import numpy as np
 import pytest
+from encoders_golden import MODELS, TOKENS, TYPES, golden
 from numpy.typing import NDArray
 
-import encoders_golden
 from edgedec.bundle import Bundle
 from edgedec.encoding.results import Results
 from edgedec.encoding.runner import TextRunner
@@ -18,16 +19,31 @@ from edgedec.encoding.texts import EncodedText
 from edgedec.errors import BadTensor, CheckpointError, EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.models import architecture
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
-from encoders_golden import MODELS, TOKENS, TYPES, golden
 
 TEXT = EncodedText(TOKENS, TYPES)
 NAMES = sorted(MODELS)
+NOTHING = Outputs()
 # Keys that change no arithmetic of a text: what says how to read the rest, training, and what other heads need.
 SILENT = {
-    *("architectures", "model_type", "tie_word_embeddings", "transformers_version", "dtype", "use_cache", "pad_token_id"),
-    *("max_window_layers", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "initializer_range"),
+    *(
+        "architectures",
+        "model_type",
+        "tie_word_embeddings",
+        "transformers_version",
+        "dtype",
+        "use_cache",
+        "pad_token_id",
+    ),
+    *(
+        "max_window_layers",
+        "bos_token_id",
+        "eos_token_id",
+        "cls_token_id",
+        "sep_token_id",
+        "mask_token_id",
+        "initializer_range",
+    ),
     *("initializer_cutoff_factor", "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
     *("decoder_bias", "label2id", "id2label", "is_decoder", "add_cross_attention", "position_embedding_type"),
     *("_sliding_window_pattern", "pretraining_tp", "sinusoidal_pos_embds", "problem_type", "output_past"),
@@ -211,7 +227,7 @@ def test_calls_that_no_encoder_can_run_are_refused(made: Any, engine: str) -> No
     runtime = open_runtime(engine, bundle)
     x = np.zeros((3, 48), np.float32)
 
-    def refused(rows: Rows, says: str, outputs: Outputs = Outputs()) -> None:
+    def refused(rows: Rows, says: str, outputs: Outputs = NOTHING) -> None:
         with pytest.raises(UsageError, match=says):
             runtime.forward([Call(rows, runtime.new_cache(9), outputs=outputs)])
 

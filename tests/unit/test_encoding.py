@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import encoder_checkpoints as checkpoints
 import numpy as np
 import pytest
 
 import edgedec
-import encoder_checkpoints as checkpoints
 from edgedec.bundle import Bundle
 from edgedec.encoding.runner import batches
 from edgedec.errors import CheckpointError, EdgedecError, UsageError

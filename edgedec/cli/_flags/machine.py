@@ -123,11 +123,13 @@ def open_model(
     device: str = "",
     device_cache: int = 0,
     diffusion: str = "",
+    encoders: bool = False,
 ) -> edgedec.Model:
-    """A model for a command without shared prefixes: single texts, timed texts, or a batch with its own sharing."""
+    """A model for a command without shared prefixes: single texts, timed texts, or a batch with its own sharing.
+    encoders: whether the command takes a text encoder."""
     from edgedec import open  # noqa: A004
 
-    return open(
+    model = open(
         name,
         engine=engine,
         device=device,
@@ -139,6 +141,9 @@ def open_model(
         cache=cache,
         diffusion=diffusion,
     )
+    if not encoders:
+        model.require_decoder()
+    return model
 
 
 def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:

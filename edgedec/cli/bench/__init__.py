@@ -112,7 +112,9 @@ def _measure(configs: list[Config], repetitions: int, json: bool) -> None:
 
     first = configs[0]
     facts = {"prompt": first.prompt, "generate": first.generate, "repetitions": repetitions}
-    about = {**describe(Bundle.open(find(first.model))), **facts}
+    bundle = Bundle.open(find(first.model))
+    bundle.require_decoder()
+    about = {**describe(bundle), **facts}
     with progress_bar(quiet=json) as show:
         results, ratios = measure(configs, repetitions, lambda done, total: show("bench", done, total))
     if json:

@@ -46,7 +46,9 @@ class SubjectFlags:
         from edgedec.bundle.folder import Bundle
         from edgedec.bundle.locate import find
 
-        return padded(self.model, self.geometry, show) if self.geometry else Bundle.open(find(self.model))
+        bundle = padded(self.model, self.geometry, show) if self.geometry else Bundle.open(find(self.model))
+        bundle.require_decoder()
+        return bundle
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def padded(model: str, geometry: str, show: Any, context: int = 0) -> Bundle:
 
     padding = export_module("padding", "--as")
     source = Bundle.open(find(model))
+    source.require_decoder()
     path = padding.padded_path(source, geometry, context)
     if not path.is_dir():
         print(f"edgedec bench: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)

@@ -55,6 +55,7 @@ def peers(
     names, rounds = _names(engines), Rounds(parse_rows(rows), context, repetitions)
     output.check()
     bundle = Bundle.open(find(model))
+    bundle.require_decoder()
     check_rows(bundle.spec, rounds.counts, context)
     check_rows(bundle.spec, [generate + 1], prompt)
     threads = threads or available_cores()

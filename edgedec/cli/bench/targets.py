@@ -39,6 +39,7 @@ def targets(
     from edgedec.bundle.locate import find
 
     bundle = Bundle.open(find(model))
+    bundle.require_decoder()
     present, absent = engines_here(bundle, trust_code)
     configs = [
         Config(engine, model, prompt, generate, threads, trust_code=trust_code, device=device)

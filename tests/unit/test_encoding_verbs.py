@@ -1,0 +1,115 @@
+"""`edgedec embed`, `rerank`, `classify`, and what other verbs say of a text encoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import encoder_checkpoints as checkpoints
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import edgedec
+from edgedec.cli._app import app
+from edgedec.export.exporter import ExportOptions, export
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder, found = tmp_path_factory.mktemp("verbs"), {}
+    for name, write in (
+        ("encoder", lambda at: checkpoints.sentence_encoder(at, prompts={"query": "query: "})),
+        ("reranker", checkpoints.reranker),
+        ("classifier", checkpoints.scorer),
+    ):
+        export(str(write(folder / f"{name}-checkpoint")), folder / name, ExportOptions(runtimes=()))
+        found[name] = str(folder / name)
+    return found
+
+
+def run(*args: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(args), input=stdin)
+
+
+def test_vectors_are_printed_or_written(bundles: dict[str, str], tmp_path: Path) -> None:
+    model, file = edgedec.open(bundles["encoder"]), tmp_path / "notes.txt"
+    file.write_bytes(b"the cat\r\n\na dog\n")
+    expected = model.embed(["who", "the cat", "", "a dog"])
+    printed = run("embed", "who", str(file), "-m", bundles["encoder"])
+    assert printed.exit_code == 0, printed.output
+    np.testing.assert_array_equal(np.array([json.loads(line) for line in printed.stdout.splitlines()]), expected)
+    out = tmp_path / "vectors.npy"
+    assert run("embed", "who", str(file), "-m", bundles["encoder"], "-o", str(out)).exit_code == 0
+    assert np.load(out).tobytes() == expected.tobytes()
+    piped = run("embed", "-m", bundles["encoder"], "--dimensions", "3", "--prompt", "query", stdin="who\na dog\n")
+    found = np.array([json.loads(line) for line in piped.stdout.splitlines()])
+    np.testing.assert_allclose(found, model.embed(["who", "a dog"], dimensions=3, prompt="query"), atol=1e-7)
+
+
+def test_nothing_is_left_half_written(bundles: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npy"
+    failed = run("embed", "cat", "cat " * 50, "-m", bundles["encoder"], "-o", str(out))
+    assert failed.exit_code == 1
+    assert "text 1: 52 tokens, this model reads 24" in failed.output
+    assert list(tmp_path.iterdir()) == []
+    cut = run("embed", "cat", "cat " * 50, "-m", bundles["encoder"], "-o", str(out), "--truncate")
+    assert (cut.exit_code, len(np.load(out))) == (0, 2)
+    assert "must end in .npy" in run("embed", "a", "-m", bundles["encoder"], "-o", str(tmp_path / "v.bin")).output
+
+
+def test_documents_are_ranked(bundles: dict[str, str]) -> None:
+    documents = ["the cat", "a dog ran", "mat"]
+    expected = edgedec.open(bundles["reranker"]).rerank("who sat", documents)
+    printed = run("rerank", *documents, "-q", "who sat", "-m", bundles["reranker"])
+    assert printed.exit_code == 0, printed.output
+    lines = [line.split("\t") for line in printed.stdout.splitlines()]
+    assert [(int(number), text) for _, number, text in lines] == [(r.index, documents[r.index]) for r in expected]
+    best = json.loads(run("rerank", *documents, "-q", "who sat", "-m", bundles["reranker"], "-n", "1", "--json").stdout)
+    assert best == [{"index": expected[0].index, "score": expected[0].score, "document": documents[expected[0].index]}]
+
+
+def test_texts_are_labelled(bundles: dict[str, str]) -> None:
+    expected = edgedec.open(bundles["classifier"]).classify(["the cat"])[0]
+    printed = run("classify", "the cat", "-m", bundles["classifier"])
+    label, score, text = printed.stdout.rstrip("\n").split("\t")
+    assert (label, text) == (next(iter(expected)), "the cat")
+    assert float(score) == pytest.approx(expected[label], abs=1e-4)
+    found = json.loads(run("classify", "the cat", "-m", bundles["classifier"], "--json").stdout)
+    assert found == [{"text": "the cat", "labels": expected}]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["run", "-p", "a"],
+        ["chat"],
+        ["eval", "ppl", "{file}"],
+        ["trace", "-p", "a", "-o", "{out}"],
+        ["batch", "{jobs}", "-o", "{out}"],
+        ["bench"],
+        ["bench", "spec"],
+        ["bench", "scaling"],
+        ["calibrate", "{bundle}", "{file}"],
+        ["train-heads", "{bundle}", "{file}"],
+        ["add-draft", "nano", "{bundle}"],
+        ["web", "{bundle}", "-o", "{out}"],
+    ],
+)
+def test_other_verbs_refuse_an_encoder_in_one_line(bundles: dict[str, str], tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "file").write_text("the cat sat on the mat " * 3)
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"prompt": "a"}) + "\n")
+    places = {"file": tmp_path / "file", "jobs": tmp_path / "jobs.jsonl", "out": tmp_path / "out.jsonl"}
+    words = [word.format(**places, bundle=bundles["encoder"]) for word in verb]
+    answer = run(*words, *([] if bundles["encoder"] in words else ["-m", bundles["encoder"]]), stdin="hello\n")
+    assert answer.exit_code == 1, answer.output
+    assert "a text encoder, it generates no text; use embed, rerank or classify" in answer.output
+    assert not (tmp_path / "out.jsonl").exists() or not (tmp_path / "out.jsonl").read_text()
+
+
+def test_verbs_of_encoders_refuse_a_decoder() -> None:
+    for verb in (["embed", "a"], ["rerank", "a", "-q", "b"], ["classify", "a"]):
+        answer = run(*verb, "-m", "nano")
+        assert answer.exit_code == 1
+        assert "generates text; embed, rerank and classify need a text encoder" in answer.output
