@@ -38,9 +38,11 @@ def diffusion_facts(
         return None
     if given is not None and not isinstance(given, dict):
         raise CheckpointError(f"{where}: {KEY}: expected an object, found {given!r:.40}")
-    said = _usual(ConfigReader(config, where), fills, spec) | (given or {}) if fills else given
-    if fills and "mask" not in said:
-        said = said | {"mask": _mask(config, fills, spec, folder, where)}
+    said: dict[str, Any] = dict(given or {})
+    if fills is not None:
+        said = _usual(ConfigReader(config, where), fills, spec) | said
+        if "mask" not in said:
+            said["mask"] = _mask(config, fills, spec, folder, where)
     try:
         found = from_json(DiffusionFacts, said, f"{where}: {KEY}")
     except BundleCorrupt as error:

@@ -31,7 +31,9 @@ def kind(config: Mapping[str, Any]) -> str:
             "a recurrent or state-space model (Mamba, RWKV); of these the hybrids Bamba and GraniteMoeHybrid are here"
         )
     if any(config.get(key) for key in _EXPERTS):
-        return "a mixture of experts; of these Mixtral, Qwen3-MoE, OLMoE, GraniteMoE, LLaDA-MoE, LLaDA2, SDAR-MoE are here"
+        return (
+            "a mixture of experts; of these Mixtral, Qwen3-MoE, OLMoE, GraniteMoE, LLaDA-MoE, LLaDA2 and SDAR are here"
+        )
     return "a decoder"
 
 

@@ -87,7 +87,8 @@ def llama_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     biased = ConfigReader(config).flag("include_qkv_bias", False)
     plain = {key: value for key, value in config.items() if key != "include_qkv_bias"}
-    return (qwen2 if biased else llama).spec(llama_config(plain), context)
+    of = qwen2.spec if biased else llama.spec
+    return of(llama_config(plain), context)
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
