@@ -21,11 +21,11 @@ Filled = NDArray[Any] | None
 
 def head_arrays(
     vocab: int, wanted: Outputs, n: int, logits: NDArray[np.float32] | None
-) -> tuple[tuple[Filled, Filled, Filled, Filled], int, tuple[int, int, int, int]]:
-    """Arrays of `n` rows of logits, best tokens, their scores and log-sums (None if not requested); the number of best
-    tokens; the addresses of the arrays. logits: an existing array to use."""
-    ids = scores = logsum = None
-    logits_at = ids_at = scores_at = logsum_at = top = 0
+) -> tuple[tuple[Filled, ...], int, tuple[int, ...]]:
+    """Arrays of `n` rows of logits, best tokens, their scores, log-sums and entropies (None if not requested); the
+    number of best tokens; the addresses of the arrays. logits: an existing array to use."""
+    ids = scores = logsum = entropy = None
+    logits_at = ids_at = scores_at = logsum_at = entropy_at = top = 0
     if wanted.logits:
         if logits is None:
             logits = np.empty((n, vocab), np.float32)
@@ -37,7 +37,10 @@ def head_arrays(
     if wanted.logsum:
         logsum = np.empty(n, np.float64)
         logsum_at = address(logsum)
-    return (logits, ids, scores, logsum), top, (logits_at, ids_at, scores_at, logsum_at)
+    if wanted.entropy:
+        entropy = np.empty(n, np.float64)
+        entropy_at = address(entropy)
+    return (logits, ids, scores, logsum, entropy), top, (logits_at, ids_at, scores_at, logsum_at, entropy_at)
 
 
 def attention_arrays(spec: ModelSpec, call: Call, cache: NativeCache, keep: list[Any]) -> tuple[Arrays, int]:

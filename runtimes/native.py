@@ -89,6 +89,7 @@ class NativeRuntime:
             queries=True,
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
+            entropy=True,
             page_slots=cpu.page_slots(),
             masks=False,
             threads=threads,

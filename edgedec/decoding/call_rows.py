@@ -46,7 +46,7 @@ def apart(result: CallResult, rows: int, begin: int) -> tuple[CallResult, CallRe
     line."""
     lines, found = rows - begin, list[CallResult]()
     for part, states in ((slice(lines), slice(rows)), (slice(lines, None), slice(rows, None))):
-        of = {name: getattr(result, name) for name in ("logits", "ids", "scores", "logsum")}
+        of = {name: getattr(result, name) for name in ("logits", "ids", "scores", "logsum", "entropy")}
         cut = {name: array[part] for name, array in of.items() if array is not None}
         found.append(replace(result, **cut, hidden={b: array[states] for b, array in result.hidden.items()}))
     return found[0], found[1]
@@ -73,6 +73,6 @@ def taught(rows: Rows, first: int, stop: int, result: CallResult) -> StepResult:
 
 def without(result: CallResult, lines: int) -> CallResult:
     """The result from line `lines` on; states are of all rows as before."""
-    names = ("logits", "ids", "scores", "logsum")
+    names = ("logits", "ids", "scores", "logsum", "entropy")
     found = {name: getattr(result, name) for name in names}
     return replace(result, **{name: array[lines:] for name, array in found.items() if array is not None})

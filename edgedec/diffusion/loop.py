@@ -87,9 +87,7 @@ class DiffusionText:
         self.canvas = self._new_canvas()
         self.canvas.tokens += self._form()
         self.canvas.last = len(self.canvas.tokens) if methods.fits.form else 0
-        self.picker = Picker(
-            config, context, self.ends, capabilities, facts.mask, methods.entropy or methods.fits.strict
-        )
+        self.picker = Picker(config, context, self.ends, capabilities, facts.mask, methods.entropy, methods.fits.strict)
         self._made: dict[int, Token] = {}
         self._before: SeenBlock | None = None
 

@@ -42,7 +42,7 @@ class WithoutMask(BaseProcessor):
 class Picker:
     """outputs: what a pass must return of its rows; in_order: whether positions are filled from the left;
     plain: whether the best token is always taken; vocab: the number of tokens. everything: whether all logits are
-    needed."""
+    needed; entropy: whether that of each row is."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Picker:
         ends: frozenset[int],
         capabilities: Capabilities,
         mask: int,
+        entropy: bool,
         everything: bool,
     ) -> None:
         self.config, self._context, self.vocab = config, context, context.cache.spec.vocab_size
@@ -62,8 +63,9 @@ class Picker:
         if self.chooser.chain.gathers:
             raise UsageError("processors that ask for forwards: a diffusion model is decoded without them")
         self.in_order = len(self.chooser.chain) > 1 or config.sampling.extended
-        least = self.plain and not everything and capabilities.logsum
-        self.outputs = Outputs(top=BEST + 1, logsum=True) if least else ALL_LOGITS
+        able = capabilities.logsum and (capabilities.entropy or not entropy)
+        least = Outputs(top=BEST + 1, logsum=True, entropy=entropy)
+        self.outputs = least if self.plain and not everything and able else ALL_LOGITS
 
     def allowed(self, positions: Sequence[int], masked: Sequence[int]) -> list[int]:
         """Those of the chosen positions that may be filled in this pass, at least one, ascending. masked: all positions

@@ -98,8 +98,9 @@ def _row(line: Line, mask: int, entropy: bool) -> tuple[Sequence[int], Sequence[
         assert result.ids is not None
         assert result.scores is not None
         assert result.logsum is not None
+        nats = 0.0 if result.entropy is None else float(result.entropy[at])
         kept = np.flatnonzero(result.ids[at] != mask)[:BEST]
-        return result.ids[at][kept].tolist(), result.scores[at][kept].tolist(), float(result.logsum[at]), 0.0
+        return result.ids[at][kept].tolist(), result.scores[at][kept].tolist(), float(result.logsum[at]), nats
     logits = result.logits[at]
     banned = logits.copy()
     banned[mask] = -np.inf

@@ -90,5 +90,5 @@ def _guesses(sight: Likeliest | Foreseen, result: CallResult, level: int, j: int
 
 def _rows(result: CallResult, j: int, size: int) -> CallResult:
     """The outputs of row j of each block."""
-    parts = {name: getattr(result, name) for name in ("ids", "scores", "logsum", "logits")}
+    parts = {name: getattr(result, name) for name in ("ids", "scores", "logsum", "entropy", "logits")}
     return replace(result, **{name: part[j::size] for name, part in parts.items() if part is not None})

@@ -29,7 +29,8 @@ class Outputs(NamedTuple):
 
     logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of
     exp(logit / `temperature`) over all logits of these rows (a temperature other than 1: only if the runtime's
-    capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
+    capabilities have `temperatures`); `entropy`: of the distribution of these rows at temperature 1, in nats (only if
+    they have `entropy`); hidden: blocks after which the state of all computed rows is returned (-1: the
     embedding); attention: the rows' attention to each slot, in every attention block of the call; readout: `top` is of
     these tokens only, and there are no logits and no logsum; queries: attention blocks whose queries are returned, as
     they score keys; draw: a token is drawn after the last row, and its logits stay in the engine (only if the runtime's
@@ -46,6 +47,7 @@ class Outputs(NamedTuple):
     readout: Readout | None = None
     queries: tuple[int, ...] = ()
     draw: Drawing | None = None
+    entropy: bool = False
 
     def __or__(self, other: Outputs) -> Outputs:
         """The union of both; logits start at the lower of the two rows."""
@@ -62,12 +64,13 @@ class Outputs(NamedTuple):
             _joined(self, other),
             tuple(sorted({*self.queries, *other.queries})),
             self.draw or other.draw,
+            self.entropy or other.entropy,
         )
 
     @property
     def head(self) -> bool:
         """Whether the head runs."""
-        return self.logits or self.top > 0 or self.logsum or self.draw is not None
+        return self.logits or self.top > 0 or self.logsum or self.entropy or self.draw is not None
 
 
 def _joined(one: Outputs, other: Outputs) -> Readout | None:
@@ -81,15 +84,17 @@ class CallResult:
     """The outputs of a call, one line for each row; None for outputs that were not requested.
 
     logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
-    where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
-    block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head; queries: [count,
-    n_heads, head_dim] by block. drawn: the token that was drawn; -1: the logits do not decide it (`TokenSampler.row`).
+    where a logit is not finite; scores [m, top]: their logits; logsum, entropy float64 [m]; hidden: [count,
+    hidden_size] by block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv
+    head; queries: [count, n_heads, head_dim] by block. drawn: the token that was drawn; -1: the logits do not decide
+    it (`TokenSampler.row`).
     """
 
     logits: Logits | None = None
     ids: NDArray[np.int32] | None = None
     scores: NDArray[np.float32] | None = None
     logsum: NDArray[np.float64] | None = None
+    entropy: NDArray[np.float64] | None = None
     hidden: dict[int, Hidden] = field(default_factory=dict)
     attention: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     queries: dict[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -170,7 +175,21 @@ def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
         return CallResult(ids=outputs.readout.tokens(rows), scores=some)
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
     logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
-    return CallResult(logits if outputs.logits else None, ids, scores, logsum)
+    entropy = entropy_of(logits) if outputs.entropy else None
+    return CallResult(logits if outputs.logits else None, ids, scores, logsum, entropy)
+
+
+def entropy_of(logits: Logits) -> NDArray[np.float64]:
+    """The entropy of the distribution of each row of logits [m, vocab] in nats.
+
+    two equal logits and one of minus infinity -> log 2
+    """
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    weights = np.exp(wide)
+    whole = weights.sum(axis=1)
+    found: NDArray[np.float64] = np.log(whole) - (weights * np.where(weights > 0, wide, 0)).sum(axis=1) / whole
+    return found
 
 
 def _logsum(logits: Logits, temperature: float) -> NDArray[np.float64]:

@@ -27,15 +27,16 @@ class Capabilities:
     byte-identical for any other rows in its call. trees, groups (rows that see each other), slices (some blocks,
     resumed rows), selections (blocks run on fewer rows), embeddings, drop, drop_by_head, merge, attach (slots of no
     token), views (of a block's slots), queries, offload (of pages to disk), attention_sums, adapters, logsum, hidden
-    (states after blocks): features that calls and caches support. best_k: the number of best tokens of a row that are
-    available, with the log-sum, at a lower cost than all logits (0: all logits are computed anyway); temperatures: the
-    log-sum is available at any temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies.
-    largest_call: rows of one forward; prefill_chunk: rows of a prefill call; masks: it builds a mask of rows by slots,
-    so prefill calls are smaller after a long text; row_buckets: the row counts of its static shapes (none: any).
-    sampler: creates a sampler that draws a text's tokens from rows of logits; draws: calls can draw the token
-    themselves; steps: it makes whole decoding steps by itself. drafting: its own table drafters, tree merge and greedy
-    verification. device: the device and its driver (with a version, if known). rounding: the error of its outputs
-    against float32 sums, relative to their spread (0: only by the order of the sums).
+    (states after blocks): features that calls and caches support. best_k: the number of best tokens of a row that
+    are available, with the log-sum, at a lower cost than all logits (0: all logits are computed anyway);
+    temperatures: the log-sum is available at any temperature; entropy: that of each row is. page_slots: slots of a
+    cache page, shared between forks; 0: a fork copies. largest_call: rows of one forward; prefill_chunk: rows of a
+    prefill call; masks: it builds a mask of rows by slots, so prefill calls are smaller after a long text;
+    row_buckets: the row counts of its static shapes (none: any). sampler: creates a sampler that draws a text's
+    tokens from rows of logits; draws: calls can draw the token themselves; steps: it makes whole decoding steps by
+    itself. drafting: its own table drafters, tree merge and greedy verification. device: the device and its driver
+    (with a version, if known). rounding: the error of its outputs against float32 sums, relative to their spread (0:
+    only by the order of the sums).
     """
 
     kinds: tuple[str, ...]
@@ -59,6 +60,7 @@ class Capabilities:
     hidden: bool = True
     best_k: int = 0
     temperatures: bool = False
+    entropy: bool = False
     page_slots: int = 0
     largest_call: int = _ROWS
     prefill_chunk: int = 128

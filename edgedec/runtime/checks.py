@@ -107,6 +107,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _check_queries(call, spec, can)
     if wanted.logsum and not can.logsum:
         _refuse("logsum")
+    if wanted.entropy and not can.entropy:
+        _refuse("entropy")
     if wanted.hidden and not can.hidden:
         _refuse("hidden")
     if wanted.logsum and wanted.temperature != 1 and not can.temperatures:
@@ -138,7 +140,7 @@ def check_readout(wanted: Outputs, spec: ModelSpec) -> Readout:
     """The requested readout; UsageError unless it is of this vocabulary and no other output of the head is
     requested."""
     readout = wanted.readout
-    if readout is None or wanted.logits or wanted.logsum or wanted.draw or not wanted.top:
+    if readout is None or wanted.logits or wanted.logsum or wanted.entropy or wanted.draw or not wanted.top:
         raise UsageError("a readout gives the best tokens only: no logits and no logsum with it, and top from 1 on")
     if not len(readout) or readout.ids[0] < 0 or readout.ids[-1] >= spec.vocab_size:
         raise UsageError(f"a readout of {len(readout)} tokens: needs some, all in the vocabulary of {spec.vocab_size}")

@@ -75,6 +75,7 @@ class FakeRuntime:
             "kv_formats": KV_FORMATS,
             "batch_invariant": True,
             "temperatures": True,
+            "entropy": True,
         }
         self.capabilities = Capabilities(**declared | capabilities)
         self.calls = self.rows = 0

@@ -42,7 +42,12 @@ class JointRuntime:
         self.spec, self.mask, self._start, self._shift = joint_spec(vocab), mask, start, int(shift)
         self._texts = np.array(list(texts), np.int64)
         self._p = np.array(list(texts.values()), np.float64)
-        declared: dict[str, object] = {"kinds": ("attention", "mlp"), "kv_formats": ("f32",), "batch_invariant": True}
+        declared: dict[str, object] = {
+            "kinds": ("attention", "mlp"),
+            "kv_formats": ("f32",),
+            "batch_invariant": True,
+            "entropy": True,
+        }
         self.capabilities = Capabilities(**declared | capabilities)  # type: ignore[arg-type]
         self.calls = self.rows = 0
 

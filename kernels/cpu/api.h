@@ -208,6 +208,7 @@ struct ed_sequence {
   int32_t* top_ids;          // [rows - logits_from, top]; -1 where a logit is not finite
   float* top_scores;         // or null
   double* logsum;            // [rows - logits_from]: log of the sum of exp(logit / temperature); or null
+  double* entropy;           // [rows - logits_from]: of the distribution at temperature 1, in nats; or null
   const int32_t* hidden_blocks;  // block numbers; -1: the embedding
   float* const* hidden;          // [n_hidden] of [rows, hidden]: the state after that block
   float* const* attention_sums;  // null, or for each of the call's blocks null or [kv_heads, slots]: attention paid to each slot

@@ -44,6 +44,7 @@ struct HeadRow {
   int32_t* ids;   // [top], if top
   float* scores;  // or null
   double* logsum;  // null: not wanted
+  double* entropy;  // null: not wanted
   int top;
   double temperature;
   const ed_sequence* drawing;  // whose sampler draws from it; null: none
@@ -118,6 +119,7 @@ class Engine {
   // Of a strip of logits: the largest, and the sum of exp((logit - max) / temperature).
   struct StripSum {
     float max, sum;
+    double weighted;  // of exp(logit - max) * (logit - max), if the entropy is wanted
   };
 
   int blocks_of(const ed_sequence& s) const { return s.n_blocks < 0 ? model_.n_blocks : s.n_blocks; }
@@ -186,7 +188,7 @@ class Engine {
   std::vector<HeadRow> head_rows_;
   int top_ = 0;           // of all head rows the most
   int draws_ = 0;         // head rows that a token is drawn from
-  bool logsums_ = false;  // whether any logsum is requested
+  bool logsums_ = false;  // whether any logsum or entropy is requested
 
   Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads

@@ -29,16 +29,16 @@ void Engine::head_rows(const ed_sequence* sequences, int n, const ed_readout* re
   head_rows_.clear(), top_ = 0, draws_ = 0, logsums_ = false;
   for (int i = 0; i < n; i++) {
     const ed_sequence& s = sequences[i];
-    if (s.readout != readout || s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum || s.sampler))
+    if (s.readout != readout || s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum || s.entropy || s.sampler))
       continue;
     const auto planned = std::find_if(planned_.begin(), planned_.end(), [&](const Planned& p) { return p.asked == &s; });
-    top_ = std::max(top_, s.top), logsums_ |= s.logsum != nullptr;
+    top_ = std::max(top_, s.top), logsums_ |= s.logsum || s.entropy;
     for (int r = s.logits_from; r < s.rows; r++) {
       const size_t at = r - s.logits_from;
       head_rows_.push_back({hidden_.p + (size_t)(planned->row + r) * model_.hidden,
                             s.logits ? s.logits + at * model_.vocab : nullptr, s.top ? s.top_ids + at * s.top : nullptr,
                             s.top && s.top_scores ? s.top_scores + at * s.top : nullptr,
-                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1, nullptr});
+                            s.logsum ? s.logsum + at : nullptr, s.entropy ? s.entropy + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1, nullptr});
     }
     if (s.sampler) head_rows_.back().drawing = &s, draws_++;
   }
@@ -75,7 +75,7 @@ void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* read
     pool_.parallel_for(rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         if (head_rows_[r].top) merge_best(r, readout ? readout->ids : nullptr);
-        if (head_rows_[r].logsum) merge_sums(r);
+        if (head_rows_[r].logsum || head_rows_[r].entropy) merge_sums(r);
       }
     });
   if (draws_) draw(0, rows);
@@ -143,7 +143,8 @@ void Engine::strips(const Product& p, bool made) {
         const float* of_strip = made ? logits : strip + (size_t)r * STRIP_WIDTH;
         if (!made && logits) std::memcpy(logits, of_strip, (size_t)count * 4);
         if (head_rows_[r].top) take_best(r, of_strip, from, count, thread);
-        if (head_rows_[r].logsum) sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = strip_sum(r, of_strip, count);
+        if (head_rows_[r].logsum || head_rows_[r].entropy)
+          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = strip_sum(r, of_strip, count);
       }
     }
   });
@@ -152,7 +153,13 @@ void Engine::strips(const Product& p, bool made) {
 // The largest of a strip's logits, and the sum of exp((logit - largest) / temperature).
 Engine::StripSum Engine::strip_sum(int r, const float* logits, int count) const {
   const float max = kernels_.reduce_max(logits, count), scale = (float)(1 / head_rows_[r].temperature);
-  return {max, kernels_.sum_exp(logits, count, max, scale)};
+  StripSum found{max, kernels_.sum_exp(logits, count, max, scale), 0};
+  if (!head_rows_[r].entropy) return found;
+  float weights[STRIP_WIDTH];
+  kernels_.exp_shifted(logits, count, max, weights);
+  for (int i = 0; i < count; i++)
+    if (weights[i] > 0) found.weighted += (double)weights[i] * ((double)logits[i] - max);
+  return found;
 }
 
 // Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).
@@ -198,7 +205,14 @@ void Engine::merge_sums(int r) {
   for (int i = 1; i < n; i++) max = std::max(max, strips[i].max);
   double sum = 0;
   for (int i = 0; i < n; i++) sum += strips[i].sum * std::exp(((double)strips[i].max - max) / temperature);
-  *head_rows_[r].logsum = max / temperature + std::log(sum);
+  if (head_rows_[r].logsum) *head_rows_[r].logsum = max / temperature + std::log(sum);
+  if (!head_rows_[r].entropy) return;
+  double whole = 0, weighted = 0;
+  for (int i = 0; i < n; i++) {
+    const double shift = (double)strips[i].max - max, scale = std::exp(shift);
+    if (scale > 0) whole += strips[i].sum * scale, weighted += scale * (strips[i].weighted + strips[i].sum * shift);
+  }
+  *head_rows_[r].entropy = std::log(whole) - weighted / whole;
 }
 
 }  // namespace edgedec

@@ -192,7 +192,10 @@ class SequenceRows(_Struct):
     _fields_ = _fields(
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
-        (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
+        (
+            c_void_p,
+            "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum entropy",
+        ),
         (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout queries views"),
         (c_void_p, "sampler drawn"),
         (c_double, "draw_at"),
@@ -200,4 +203,4 @@ class SequenceRows(_Struct):
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id22Pd").pack
+pack_sequence = Struct("@6id23Pd").pack

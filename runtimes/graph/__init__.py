@@ -82,6 +82,7 @@ class GraphRuntime:
             adapters=False,
             hidden=False,
             temperatures=True,
+            entropy=True,
             threads=threads,
         )
         self._bundle, self._graph = bundle, graph

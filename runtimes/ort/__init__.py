@@ -93,6 +93,7 @@ class OnnxRuntime:
             adapters=False,
             threads=threads,
             temperatures=True,
+            entropy=True,
             merge=True,
             attach=True,
         )
@@ -192,7 +193,7 @@ class OnnxRuntime:
         if blocks and blocks[-1] in wanted.hidden:
             states[blocks[-1]] = x
         result = head_outputs(self._head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
-        return CallResult(result.logits, result.ids, result.scores, result.logsum, states, sums)
+        return CallResult(result.logits, result.ids, result.scores, result.logsum, result.entropy, states, sums)
 
     def _takes_stack(self, blocks: list[int], call: Call, step: Step) -> bool:
         """Whether a call runs all blocks and the stack has not been split into blocks."""

@@ -85,6 +85,7 @@ class DeviceRuntime:
             merge=True,
             attach=True,
             temperatures=True,
+            entropy=True,
             largest_call=min(ROWS[-1], bundle.spec.context_length),
             row_buckets=ROWS if self._static else (),
             device=str(placed.device),
@@ -130,7 +131,7 @@ class DeviceRuntime:
             if part[-1] in wanted.hidden:
                 states[part[-1]] = x
         result = head_outputs(self._head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
-        return CallResult(result.logits, result.ids, result.scores, result.logsum, states)
+        return CallResult(result.logits, result.ids, result.scores, result.logsum, result.entropy, states)
 
     def _parts(self, blocks: list[int], hidden: tuple[int, ...], cache: HostCache) -> list[tuple[str, range]]:
         """The graphs to run, with their blocks: parts of the stack, or single blocks where only some are run, where

@@ -82,6 +82,7 @@ class Reference:
             kv_formats=KV_FORMATS,
             largest_call=largest_call(self.spec),
             temperatures=True,
+            entropy=True,
             merge=True,
             drop_by_head=True,
             attach=True,
@@ -126,7 +127,9 @@ class Reference:
             if b in wanted.queries and q is not None:
                 queries[b] = q
         result = head_outputs(self.head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
-        return CallResult(result.logits, result.ids, result.scores, result.logsum, states, paid, queries)
+        return CallResult(
+            result.logits, result.ids, result.scores, result.logsum, result.entropy, states, paid, queries
+        )
 
     def _run(
         self,

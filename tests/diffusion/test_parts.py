@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from edgedec.diffusion.loop import PassCounts, diffusion_loop
 from edgedec.diffusion.picking import Picker
 from edgedec.diffusion.seen import Line, see
 from edgedec.diffusion.words import parse_diffusion
-from edgedec.runtime import Call, CallResult, Outputs, Rows, head_outputs
+from edgedec.runtime import Call, CallResult, Outputs, Rows, entropy_of, head_outputs
 from edgedec.testing.fake_runtime import FakeRuntime, tiny_spec
 
 
@@ -39,11 +40,38 @@ def test_the_mask_is_never_among_the_best_but_counts_in_the_sum() -> None:
             np.testing.assert_allclose(found.entropy, -(p * np.log(p)).sum(1), atol=1e-6)
 
 
+def test_entropy_comes_beside_the_best_tokens() -> None:
+    """A schedule that reads it takes no logits, and sees what it would see of all of them; drawing takes all."""
+    runtime, facts = hashes(), DiffusionFacts(MASK, True, "causal", 8)
+    wanted, forward = list[Outputs](), runtime.forward
+
+    def noted(calls: Sequence[Call]) -> list[CallResult]:
+        wanted.extend(call.outputs for call in calls)
+        return forward(calls)
+
+    runtime.forward = noted  # type: ignore[method-assign]
+    found, _, _ = decode(runtime, facts, [1, 2, 3], "schedule=entropy:most=2.5", max_tokens=16)
+    assert all(outputs.entropy and not outputs.logits for outputs in wanted)
+    blind = FakeRuntime(tiny_spec(vocab_size=VOCAB), spread=14.0, entropy=False)
+    expected, _, _ = decode(blind, facts, [1, 2, 3], "schedule=entropy:most=2.5", max_tokens=16)
+    assert list(map(int, found)) == list(map(int, expected))
+    wanted.clear()
+    decode(runtime, facts, [1, 2, 3], "schedule=entropy", max_tokens=8, temperature=0.5)
+    assert all(outputs.logits for outputs in wanted)
+
+
+def test_entropy_of_logits() -> None:
+    logits = np.array([[1.0, 1.0, -np.inf], [80.0, 0.0, 0.0]], np.float32)
+    np.testing.assert_allclose(entropy_of(logits), [np.log(2), 0], atol=1e-12)
+    both = Outputs(top=2) | Outputs(entropy=True)
+    assert (both.entropy, both.head, Outputs(entropy=True).head) == (True, True, True)
+
+
 def test_settings_that_need_the_text_fill_from_the_left() -> None:
     runtime = hashes()
     context = Context([1], 1, runtime.new_cache(8))
     free, bound = (
-        Picker(GenerationConfig().override(options), context, frozenset(), runtime.capabilities, MASK, False)
+        Picker(GenerationConfig().override(options), context, frozenset(), runtime.capabilities, MASK, False, False)
         for options in ({}, {"repetition_penalty": 1.2})
     )
     assert free.allowed([7, 5], [3, 4, 5, 7]) == [5, 7]

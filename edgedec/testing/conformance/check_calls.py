@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime
+from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, entropy_of
 from edgedec.testing.conformance.compare import Array, close, logits, run, same, text, tokens, tree
 from edgedec.testing.conformance.suite import Subject, check, refused_without
 
@@ -154,13 +154,13 @@ def outputs(subject: Subject, model: str) -> None:
     rows = Rows.chain(ids, 0)
     blocks = (-1, 0, last) if subject.capabilities.hidden else ()
     for start in (0, 13, 19):
-        wanted = Outputs(True, 5, subject.capabilities.logsum, blocks, logits_from=start)
+        wanted = Outputs(True, 5, subject.capabilities.logsum, hidden=blocks, logits_from=start)
         found = run(tested, rows, tested.new_cache(20), wanted)
         same(subject, logits(found), expected[start:], f"logits from row {start} on")
         _check_top(found, logits(found))
         assert sorted(found.hidden) == sorted(set(blocks)), f"hidden states after {sorted(found.hidden)}"
     nothing = run(tested, rows, tested.new_cache(20), Outputs())
-    unwanted = (nothing.logits, nothing.ids, nothing.scores, nothing.logsum)
+    unwanted = (nothing.logits, nothing.ids, nothing.scores, nothing.logsum, nothing.entropy)
     assert not nothing.hidden, "hidden states that the call does not want"
     assert all(part is None for part in unwanted), "outputs that the call does not want"
     best = run(tested, rows, tested.new_cache(20), Outputs(top=1))
@@ -180,6 +180,27 @@ def temperatures(subject: Subject, model: str) -> None:
     assert found.logsum is not None, "no logsum, although it is wanted"
     expected = np.logaddexp.reduce(logits(found).astype(np.float64) / 0.7, axis=1)
     close(found.logsum, expected, "logsum at temperature 0.7", 1e-5)
+
+
+@refused_without("entropy")
+def _uncertain(runtime: Runtime) -> CallResult:
+    return _entropies(runtime, False)
+
+
+def _entropies(runtime: Runtime, all_logits: bool) -> CallResult:
+    wanted = Outputs(all_logits, 3, entropy=True, logits_from=1)
+    return run(runtime, Rows.chain([1, 2, 3, 4], 0), runtime.new_cache(4), wanted)
+
+
+@check("outputs: entropy", needs="entropy")
+def entropy(subject: Subject, model: str) -> None:
+    """That of all logits, with them and without."""
+    tested = subject.runtime(model)
+    whole = _entropies(tested, True)
+    for found in (_uncertain(tested), whole):
+        assert found.entropy is not None, "no entropy, although it is wanted"
+        assert found.entropy.dtype == np.float64, f"entropy is {found.entropy.dtype}"
+        close(found.entropy, entropy_of(logits(whole)), "entropy", 1e-5)
 
 
 def _check_top(found: CallResult, all_logits: Array) -> None:
