@@ -180,7 +180,7 @@ class Ours:
 
     def _together(self, work: BatchWork, size: int) -> list[str]:
         """The texts as `edgedec batch` generates them."""
-        runner = BatchRunner(RequestParser(self._model, Defaults()), lambda: self._session(work), size)
+        runner = BatchRunner(RequestParser(self._model, Defaults()), lambda _: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
         while waiting or runner.running:
             while waiting and not runner.full:

@@ -101,6 +101,14 @@ def check_scores(decoding: DiffusionDecoding | None) -> None:
         raise UsageError(f"log-probabilities of a given text: diffusion decoding has none ({FLAG} {OFF}, if it can)")
 
 
+def check_form(decoding: DiffusionDecoding, config: GenerationConfig) -> int:
+    """The tokens of the form that the text must have, 0 without one; UsageError for methods that the settings of a
+    generation do not go with."""
+    methods = decoding.chosen.make(decoding.host)
+    methods.fits.begin(config, config.ends(decoding.host.ends))
+    return len(methods.fits.form)
+
+
 def check_ids(facts: DiffusionFacts | None, ids: Sequence[int], what: str = "prompt") -> None:
     """UsageError for the mask in a text."""
     if facts is not None and facts.mask in ids:

@@ -19,7 +19,7 @@ from edgedec.offline.row import Out, RowResult
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _FINISH = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
-_READ = {*OPTIONS, *given.fields(), given.STRUCTURED, "processors", "fuse", "response_format"}
+_READ = {*OPTIONS, *given.fields(), given.STRUCTURED, "processors", "fuse", "diffusion", "response_format"}
 # Fields without effect here.
 _PASSED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 # Fields that are accepted with values that change nothing.
@@ -57,7 +57,8 @@ def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
                 raise UsageError(f"{name}: is not supported in a batch")
         elif name not in _READ | _PASSED | most | {"messages" if chat else "prompt"}:
             raise UsageError(f"{name}: is not supported in a batch")
-    found = {name: body[name] for name in (*OPTIONS, "processors", "fuse", *sorted(most)) if name in body}
+    own = ("processors", "fuse", "diffusion")
+    found = {name: body[name] for name in (*OPTIONS, *own, *sorted(most)) if name in body}
     if "max_completion_tokens" in found:
         found["max_tokens"] = found.pop("max_completion_tokens")
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edgedec.constraints import given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS, parse_options
+from edgedec.diffusion.decoding import DiffusionDecoding
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.fusion import COMMANDS, check_fusion
 from edgedec.offline import openai
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from edgedec.constraints import Constraint
     from edgedec.model import Model
 
-# The columns of logits processors and fusions, in words or as JSON.
-PROCESSORS, FUSE = "processors", "fuse"
+# The columns of logits processors and fusions, in words or as JSON, and of how a diffusion model decodes.
+PROCESSORS, FUSE, DIFFUSION = "processors", "fuse", "diffusion"
 RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
 _KEPT = 16
 
@@ -81,7 +82,17 @@ class RequestParser:
         if FUSE in data:
             check_fusion(fuse, COMMANDS, "in a row; give it with --fuse instead")
         form = constraint[:2] if constraint else self.defaults.constraint
-        return RowRequest(write, ids, config, form, processors, fuse)
+        return RowRequest(write, ids, config, form, processors, fuse, self._diffusion(data))
+
+    def _diffusion(self, data: Mapping[str, Any]) -> str | None:
+        """How the row's text is decoded; UsageError for what the model cannot be decoded with."""
+        words = data.get(DIFFUSION)
+        if words is None:
+            return None
+        if not isinstance(words, str):
+            raise UsageError(f"{DIFFUSION}: must be text, as of --diffusion")
+        DiffusionDecoding.of(self.model, words)
+        return words
 
     def constraint(self, kind: str, text: str) -> Constraint:
         """A constraint for one text; compiled once for many."""
@@ -113,7 +124,7 @@ class RequestParser:
 
 def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
     """A function that writes the row's number, its columns that are not options, and the result."""
-    known = {*OPTIONS, *given.text_options(), PROCESSORS, FUSE, column, "messages"}
+    known = {*OPTIONS, *given.text_options(), PROCESSORS, FUSE, DIFFUSION, column, "messages"}
     kept: Out = {}
     for name, value in data.items():
         if name not in known:

@@ -28,8 +28,8 @@ class RowResult(NamedTuple):
 class RowRequest:
     """The generation request of a row, and `write`, which converts the result to a line of the output.
 
-    `constraint`: its kind and text; `processors`, `fuse`: by name; `error`: the reason if the row is
-    invalid.
+    `constraint`: its kind and text; `processors`, `fuse`: by name; `diffusion`: how a diffusion model decodes, None:
+    as the batch says; `error`: the reason if the row is invalid.
     """
 
     write: Callable[[RowResult], Out]
@@ -38,6 +38,7 @@ class RowRequest:
     constraint: tuple[str, str] | None = None
     processors: Words = ()
     fuse: Words = ()
+    diffusion: str | None = None
     error: str = ""
 
 

@@ -42,8 +42,9 @@ class TextRequest:
     `target`: the model and the adapter that it names. `best_of`: how many texts are generated for each prompt, of
     which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `constraint`: the form of the
     text; None: any text. `usage`: a stream ends with the counts of tokens; `running_usage`: each chunk has those so
-    far. `processors`, `fuse`: logits processors and fusions by name (None: the server's). `variables`: names for the
-    chat template. `before`: tokens in front of the prompt.
+    far. `processors`, `fuse`: logits processors and fusions by name (None: the server's). `diffusion`: how a diffusion
+    model fills its blocks; None: as the server says. `variables`: names for the chat template. `before`: tokens in
+    front of the prompt.
     """
 
     options: Mapping[str, Any]
@@ -61,6 +62,7 @@ class TextRequest:
     constraint: GivenConstraint | None = None
     processors: Words = ()
     fuse: Words | None = None
+    diffusion: str | None = None
     tools: Tools | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     before: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from edgedec.constraints.compiling import ManyGrammars
 from edgedec.constraints.given import GivenConstraint, compiled
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.logits import LogitsProcessor
-from edgedec.diffusion.decoding import DiffusionDecoding, check_canvas, check_ids, check_scores
+from edgedec.diffusion.decoding import DiffusionDecoding, check_canvas, check_form, check_ids, check_scores
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.fusion import make_shaping
 from edgedec.runtime import Adapter
@@ -35,7 +35,8 @@ _LARGE_WAIT = 2
 @dataclass(frozen=True)
 class Completion:
     """One text to generate after `ids`. `echo`: text that is returned in front of it; `scores`: the prompt's
-    log-probabilities are returned as well; `thinks`: the text begins inside a thought."""
+    log-probabilities are returned as well; `thinks`: the text begins inside a thought; `diffusion`: how a diffusion
+    model decodes it, None: as the server says."""
 
     ids: tuple[int, ...]
     config: GenerationConfig
@@ -43,6 +44,7 @@ class Completion:
     scores: bool = False
     thinks: bool = False
     adapter: Adapter | None = None
+    diffusion: str | None = None
 
 
 class _Prompt(NamedTuple):
@@ -63,7 +65,7 @@ def completions(
         config = _config(model, request)
         prompts = _read_prompts(model, request, context)
         constraints = _constraints(model, request, prompts)
-        _check_diffusion(model, request, prompts, context, limit)
+        _check_diffusion(model, request, prompts, replace(config, constraint=constraints[0]), context, limit)
     except EdgedecError as error:
         raise APIError(400, str(error), code="invalid_value") from None
     scores = request.echo and request.logprobs is not None
@@ -79,7 +81,7 @@ def completions(
             seed = config.sampling.seed
             own = own if seed is None else own.override({"seed": seed + choice})
             own = of_choice(model, own, choice, len(ids), room)
-            found.append(Completion(ids, own, echo, scores, thinks, adapter))
+            found.append(Completion(ids, own, echo, scores, thinks, adapter, request.diffusion))
     return found
 
 
@@ -127,18 +129,26 @@ def _read_prompts(model: Model, request: TextRequest, context: int) -> list[_Pro
     return found
 
 
-def _check_diffusion(model: Model, request: TextRequest, prompts: Sequence[_Prompt], context: int, limit: int) -> None:
+def _check_diffusion(
+    model: Model, request: TextRequest, prompts: Sequence[_Prompt], config: GenerationConfig, context: int, limit: int
+) -> None:
     """UsageError or ContextFull for what a diffusion model cannot continue."""
     facts = model.bundle.manifest.diffusion
+    if facts is None and request.diffusion is None:
+        return
+    decoding = DiffusionDecoding.of(model, model.diffusion if request.diffusion is None else request.diffusion)
     if facts is None:
         return
-    decoding = DiffusionDecoding.of(model, model.diffusion)
+    form = 0 if decoding is None else check_form(decoding, config)
     if request.echo and request.logprobs is not None:
         check_scores(decoding)
     for ids, *_ in prompts:
         check_ids(facts, ids)
         if decoding is not None:
-            check_canvas(facts, len(ids), min(limit, _room(ids, context)), context, decoding.host)
+            room = min(limit, _room(ids, context))
+            if form > room:
+                raise UsageError(f"diffusion: a form of {form} tokens; {room} may be generated")
+            check_canvas(facts, len(ids), form or room, context, decoding.host)
 
 
 def _joined(model: Model, before: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -260,13 +260,15 @@ class EngineThread:
         order, room = partial(_fairly, self._requests), self.limits.room
         return Batch(self.model.runtime, tokens=room, most=self.limits.slots, prefixes=prefixes, order=order)
 
-    def _new_session(self, adapter: Adapter | None = None) -> Session:
+    def _new_session(self, adapter: Adapter | None = None, diffusion: str | None = None) -> Session:
         self._kept = self._kept or self._open_session(1)
-        return self._open_session(self.limits.context, adapter)
+        return self._open_session(self.limits.context, adapter, diffusion)
 
-    def _open_session(self, context: int, adapter: Adapter | None = None) -> Session:
+    def _open_session(self, context: int, adapter: Adapter | None = None, diffusion: str | None = None) -> Session:
         speculate = self.limits.speculate
-        return self.model.session(context=context, speculate=speculate, tables=self._tables, adapter=adapter)
+        return self.model.session(
+            context=context, speculate=speculate, tables=self._tables, adapter=adapter, diffusion=diffusion
+        )
 
 
 def _fairly(requests: Sequence[EngineRequest], waiting: Sequence[Job]) -> Iterator[Job]:

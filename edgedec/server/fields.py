@@ -88,6 +88,7 @@ SHAPING: dict[str, Any] = {
     # vLLM's names of a search.
     "use_beam_search": or_null("boolean"),
     "length_penalty": or_null("number", minimum=-10, maximum=10),
+    "diffusion": {"type": ["string", "null"], "description": "How a diffusion model fills its blocks, as --diffusion."},
 }
 _COMMON = {
     **WHO,

@@ -59,7 +59,8 @@ class EndEvent:
 
 
 Event = TextEvent | PromptEvent | EndEvent
-NewSession = Callable[[Adapter | None], "Session"]
+# The arguments: an adapter, and how a diffusion model decodes.
+NewSession = Callable[[Adapter | None, str | None], "Session"]
 
 
 class Submission:
@@ -157,7 +158,7 @@ class GenerationRequest(EngineRequest):
     def submit(self, model: Model, new_session: NewSession, batch: Batch) -> None:
         assert self.completion is not None
         config, scores = self.completion.config, self._on_scores if self.completion.scores else None
-        self._session = new_session(self.completion.adapter)
+        self._session = new_session(self.completion.adapter, self.completion.diffusion)
         self._text = TextStream(model.tokenizer, config.stop, self.ids)
         self.job = self._session.submit(batch, self.ids, self._on_token, config, self.on_start, scores)
         self.job.owner = self.owner

@@ -1,4 +1,4 @@
-"""The constraint, the logits processors and the fusions of a request."""
+"""The constraint, the logits processors, the fusions and the methods of diffusion decoding of a request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
 
 
 def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: str = "") -> dict[str, Any]:
-    """The members `constraint`, `processors` and `fuse` of a TextRequest. form: the constraint of the endpoint's own
-    format; choice: auto or required if the model may or must call functions."""
+    """The members `constraint`, `processors`, `fuse` and `diffusion` of a TextRequest. form: the constraint of the
+    endpoint's own format; choice: auto or required if the model may or must call functions."""
     constraint = given.joined([one for one in (form, _given(body)) if one is not None])
     if choice and constraint is not None:
         constraint = with_tools(constraint, form, choice)
@@ -36,7 +36,7 @@ def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, choice: st
     except UsageError as error:
         name = "fuse" if str(error).startswith("fuse") else "processors"
         raise APIError(400, str(error), name, "invalid_value") from None
-    return {"constraint": constraint, "processors": processors, "fuse": fuse}
+    return {"constraint": constraint, "processors": processors, "fuse": fuse, "diffusion": body.get("diffusion")}
 
 
 def with_tools(constraint: GivenConstraint, form: GivenConstraint | None, choice: str) -> GivenConstraint | None:

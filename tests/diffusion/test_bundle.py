@@ -255,6 +255,22 @@ def test_a_constraint_is_kept(model: edgedec.Model) -> None:
     assert re.fullmatch("[0-9]{3}-[a-f]+x?", text)
 
 
+def test_rows_of_a_batch_say_how_they_are_decoded(bundle: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given = ["schedule=static", "steps=1", "off", None, "schedule=nothing"]
+    lines = [{"prompt": "the thing"} | ({"diffusion": words} if words else {}) for words in given]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = call("batch", str(source), "-o", str(out), "-m", str(bundle), "-n", "10", "--temp", "0")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    for words, row in zip(given[:4], rows, strict=False):
+        more = ("--diffusion", words) if words else ()
+        alone = call("run", "-m", str(bundle), "-p", "the thing", "-n", "10", "--temp", "0", "--json", *more).stdout
+        assert row["text"] == json.loads(alone)["text"], words
+    assert len({row["text"] for row in rows[:3]}) > 1
+    assert "no schedule 'nothing'" in rows[4]["error"]
+    assert done.exit_code == 0
+
+
 def test_batch_writes_the_texts_of_run(bundle: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))

@@ -180,6 +180,8 @@ def test_schemas(schema: Any, inside: list[Any], outside: list[Any]) -> None:
         ("regex", r"(a)\1", "groupref"),
         ("regex", "a^b", "at"),
         ("regex", "(", "missing"),
+        ("regex", "(?i)a", "flags are not supported"),
+        ("regex", "(?i:a)b", "subpattern"),
         ("regex", "a{30000}", "too large"),
         ("grammar", "start: a", "no rule a"),
         ("grammar", 'begin: "a"', "no rule start"),

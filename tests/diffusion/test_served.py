@@ -111,6 +111,59 @@ def test_what_cannot_be_served_is_a_400(place: tuple[str, Any]) -> None:
     assert post(place[0], logprobs=2).json()["choices"][0]["logprobs"]["token_logprobs"]
 
 
+def test_a_request_says_how_it_is_decoded(model: edgedec.Model, place: tuple[str, Any]) -> None:
+    """Each text is that of a session with the same methods, those of texts beside it whatever they are."""
+    texts = dict[str, str]()
+    for words in ("schedule=static", "steps=1", "off", "verify=ar_mode:route=always"):
+        config = GenerationConfig().override({"max_tokens": 20, "temperature": 0.0, "ignore_eos": True})
+        expected = "".join(piece.text for piece in model.session(diffusion=words).stream(PROMPT, config))
+        texts[words] = post(place[0], diffusion=words).json()["choices"][0]["text"]
+        assert texts[words] == expected
+        streamed = post(place[0], diffusion=words, stream=True, n=2).text
+        events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+        for index in (0, 1):
+            pieces = [c["text"] for event in events for c in event["choices"] if c["index"] == index]
+            assert "".join(pieces) == expected
+    assert len(set(texts.values())) >= 3
+    assert post(place[0]).json()["choices"][0]["text"] == alone(model)
+
+
+def test_a_json_schema_with_gaps_over_the_server(place: tuple[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for words in ("fits=grammar,steps=1", "fits=grammar:text='{\"a\"[[3]]'"):
+        fields = {"diffusion": words, "n": 2, "temperature": 1.0, "seed": 3, "ignore_eos": False}
+        answer = post(place[0], response_format=wanted, max_tokens=40, **fields).json()
+        for choice in answer["choices"]:
+            assert json.loads(choice["text"])["a"] in (1, 2)
+            assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"diffusion": "schedule=nothing"}, "no schedule 'nothing'"),
+        ({"diffusion": "keep=delayed"}, "is for models with full context"),
+        ({"diffusion": "fits=grammar"}, "needs a constraint"),
+        ({"diffusion": "fits=grammar", "regex": "(?i)a"}, "flags are not supported"),
+        ({"diffusion": "fits=fixed:text='a [[30]]'"}, "a form of 32 tokens; 20 may be generated"),
+        ({"diffusion": 3}, "diffusion"),
+        ({"diffusion": "schedule=static", "echo": True, "logprobs": 1}, "log-probabilities of a given text"),
+    ],
+)
+def test_methods_that_cannot_be_are_a_400(place: tuple[str, Any], fields: dict[str, Any], message: str) -> None:
+    answer = post(place[0], **fields)
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["error"]["message"]
+
+
+def test_an_autoregressive_model_refuses_methods() -> None:
+    with serving(edgedec.open("nano"), context=64) as (address, _):
+        answer = post(address, model="nano", diffusion="schedule=static", max_tokens=2)
+        assert answer.status_code == 400
+        assert "nano is no diffusion model" in answer.json()["error"]["message"]
+
+
 def test_its_methods_are_listed(place: tuple[str, Any]) -> None:
     found = httpx.get(f"{place[0]}/v1/plugins/schedules").json()["data"]
     assert {"static", "threshold"} <= {entry["name"] for entry in found}

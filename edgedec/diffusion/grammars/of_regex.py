@@ -1,7 +1,8 @@
 """The rules of a regular expression.
 
 Supported: what Python's `re` reads of characters, classes, groups, alternatives and repetition (lazy ones too, which
-match the same texts). Refused by name: look-around, back references, anchors but ^ at the beginning and $ at the end.
+match the same texts). Refused by name: look-around, back references, anchors but ^ at the beginning and $ at the end,
+flags.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ Ranges = list[tuple[int, int]]
 def of_regex(book: RuleBook, pattern: str) -> Expr:
     """The expression of a pattern that the whole text matches."""
     try:
-        parsed = list(parser.parse(pattern, re.ASCII))
+        read = parser.parse(pattern, re.ASCII)
+        parsed = list(read)
     except (re.error, RecursionError, OverflowError) as error:
         raise book.error(f"{pattern!r:.60}: {error}") from None
+    if read.state.flags & ~(re.ASCII | re.UNICODE):
+        raise book.error(f"{pattern!r:.60}: flags are not supported with gaps")
     if parsed and parsed[0] == (c.AT, c.AT_BEGINNING):
         parsed = parsed[1:]
     if parsed and parsed[-1] == (c.AT, c.AT_END):
