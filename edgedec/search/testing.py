@@ -63,4 +63,4 @@ class ByTests:
 
 @cache
 def _sandbox(seconds: float) -> Sandbox:
-    return Sandbox(Path(guest.__file__), limits=GuestLimits(seconds=seconds, patience=4 * seconds + 1))
+    return Sandbox(Path(guest.__file__), limits=GuestLimits(seconds=seconds, patience=30 + 10 * seconds))

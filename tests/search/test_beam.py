@@ -14,6 +14,7 @@ from search.laws import PROMPT, VOCAB, beside, every_text, fresh, logps_of, sear
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.runner import run_loop
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, random_reference
@@ -89,55 +90,6 @@ def test_modes_and_penalties_differ() -> None:
     assert texts["true", 1.0] != texts["false", 1.0]
     assert texts["never", 1.0] != texts["false", 1.0]
     assert texts["false", 0.0] != texts["false", 1.0] != texts["false", 2.0]
-
-
-@pytest.mark.parametrize("early", MODES)
-def test_transformers_finds_the_same(early: str) -> None:
-    """transformers' own beam search on the same law."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from transformers.modeling_outputs import CausalLMOutput
-
-    class Law(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc,name-defined]
-        config_class = transformers.LlamaConfig
-        main_input_name = "input_ids"
-
-        def __init__(self, logps: LogPs) -> None:
-            super().__init__(transformers.LlamaConfig(vocab_size=VOCAB, hidden_size=8, num_attention_heads=2))
-            self._logps, self.weight = logps, torch.nn.Parameter(torch.zeros(1))
-            self.generation_config = transformers.GenerationConfig()
-
-        def prepare_inputs_for_generation(self, input_ids: Any, **more: Any) -> dict[str, Any]:
-            return {"input_ids": input_ids}
-
-        def forward(self, input_ids: Any, **more: Any) -> Any:
-            rows = [self._logps(tuple(row[len(PROMPT) :])) for row in input_ids.tolist()]
-            return CausalLMOutput(logits=torch.tensor(np.array(rows))[:, None, :])
-
-    compared = 0
-    for seed in range(2):
-        runtime = FakeRuntime(seed=seed, spread=4.0)
-        model = Law(logps_of(runtime, PROMPT))
-        for width in (2, 5):
-            for penalty in PENALTIES:
-                wanted = {"false": False, "true": True, "never": "never"}[early]
-                out = model.generate(
-                    torch.tensor([PROMPT]),
-                    num_beams=width,
-                    max_new_tokens=9,
-                    early_stopping=wanted,
-                    length_penalty=penalty,
-                    eos_token_id=[2, 7],
-                    pad_token_id=0,
-                    use_cache=False,
-                    do_sample=False,
-                )
-                words = f"beam:width={width},early_stopping={early},length_penalty={penalty}"
-                found = searched(runtime, words, config(), eos=frozenset({2, 7}))
-                text = out[0].tolist()[len(PROMPT) :]
-                assert found == [token for token in text if token not in (2, 7)], (seed, width, penalty)
-                compared += 1
-    assert compared == 16
 
 
 @pytest.mark.parametrize("make", [FakeRuntime, random_reference], ids=["hashes", "reference"])
@@ -251,3 +203,25 @@ def test_stop_strings_end_a_beam() -> None:
     text = "".join(chr(97 + token) for token in found)
     assert pair not in text[:-1]
     assert (search.room.stats.finish == "stop") == text.endswith(pair)
+
+
+def test_plain_texts_beside_eight_searches_wait_for_no_more_than_a_call() -> None:
+    """Eight beams of four and eight plain texts: no plain one goes two calls without a token."""
+    runtime = FakeRuntime()
+    batch, steps = Batch(runtime), [0]
+    times: list[list[int]] = [[] for _ in range(8)]
+    for i in range(8):
+        context = fresh(runtime, [i + 1, 2])
+        loop = decode_loop(context, config(20), Off())
+        batch.add(context, loop, lambda token, i=i: times[i].append(steps[0]), need=32)  # type: ignore[misc]
+        search = search_of(runtime, "beam:width=4", config(10), context=fresh(runtime, [i + 2, 3]))
+        job = batch.add(search.room.context, search.loop, lambda token: None, search.need)
+        job.forks, job.width = search.room.forks, search.width
+    widest = 0
+    while batch.step():
+        steps[0] += 1
+        widest = max(widest, runtime.forwards[-1])
+    assert widest == 8 + 32
+    gaps = [b - a for one in times for a, b in pairwise(one)]
+    assert max(gaps) <= 2
+    assert all(len(one) == 21 for one in times)
