@@ -189,7 +189,9 @@ class Session:
         config = without_mask(model.bundle.manifest.diffusion, config)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
-    def search(self, words: str, prompt: str | Sequence[int] | None = None, **options: Any) -> SearchResult:
+    def search(
+        self, words: str | Mapping[str, Any], prompt: str | Sequence[int] | None = None, **options: Any
+    ) -> SearchResult:
         """The text that a search finds after `prompt`, as in "beam:width=8" (`edgedec.search`), with the others that it
         ended with. options: those of `tokens`; scorer=f: f(prompt, text) is the worth of a text."""
         text = "".join(self.generate(prompt, search=words, **options))

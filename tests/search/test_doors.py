@@ -341,3 +341,64 @@ def test_scorers_where_the_operator_allows_them(model: edgedec.Model, command: s
         assert status == 400
         assert "ended with status 3" in message
         assert ask(place, search=words, **options)["choices"][0]["text"] == said["choices"][0]["text"]
+
+
+def test_parts_are_streamed(model: edgedec.Model, served: str) -> None:
+    """A search that commits its text part by part streams it, and takes nothing back."""
+    import httpx
+
+    options = {"temperature": 1.0, "seed": 3, "repetition_penalty": 1.0}
+    wanted = model.session().search("cautious:n=4", PROMPT, max_tokens=24, **options).text
+    body = {"model": "nano", "prompt": PROMPT, "max_tokens": 24, "search": "cautious:n=4", "stream": True, **options}
+    pieces = list[str]()
+    with httpx.stream("POST", f"{served}/v1/completions", json=body, timeout=60) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                pieces += [one["text"] for one in json.loads(line[6:])["choices"]]
+    assert "".join(pieces) == wanted
+    assert len([piece for piece in pieces if piece]) > 3
+
+
+def test_a_searched_prompt_is_found_by_other_texts(model: edgedec.Model) -> None:
+    """It is indexed once, although a search stays at its prompt to its end."""
+    batch, got = Batch(model.runtime), list[Any]()
+    ids = model.tokenizer.encode(PROMPT) * 40
+    session = model.session()
+    job = session.submit(batch, ids, got.append, search="beam:width=2", max_tokens=9, **GREEDY)
+    kept, keep = list[int](), batch.prefixes.keep
+
+    def counted(context: Any, n: int) -> bool:
+        kept.append(n)
+        return keep(context, n)
+
+    batch.prefixes.keep = counted  # type: ignore[method-assign]
+    while len(kept) < 1:
+        batch.step()
+    assert job.indexed
+    other = model.session()
+    other.submit(batch, [*ids, 7], got.append, max_tokens=2, **GREEDY)
+    batch.run()
+    assert other.stats.cached > 0
+    assert len([n for n in kept if n <= len(ids)]) < 5
+
+
+def test_a_bundle_ranks(model: edgedec.Model, nano: Path) -> None:
+    words = json.dumps({"name": "rank", "n": 3, "beams": 1, "length": 4, "bundle": str(nano)})
+    found = model.session().search(words, PROMPT, max_tokens=8, seed=1, temperature=1.0)
+    assert found.report["scorer_calls"] == 6
+    again = model.session().search(words, PROMPT, max_tokens=8, seed=1, temperature=1.0)
+    assert again.tokens == found.tokens
+    with pytest.raises(UsageError, match="bundle=/no/such"):
+        model.session().search("rank:bundle=/no/such", PROMPT, max_tokens=8)
+
+
+def test_selection_in_a_program(model: edgedec.Model) -> None:
+    """Fork, extend, select and score are a session's methods; a program is Python."""
+    session = model.session()
+    session.append(model.tokenizer.encode(PROMPT))
+    twin = session.fork()
+    found = twin.search({"name": "select", "choices": [" there", " cat", ","], "by": "sum"}, max_tokens=8)
+    scores = {one: sum(session.score(model.tokenizer.encode(one, around=False))) for one in (" there", " cat", ",")}
+    assert found.text == max(scores, key=lambda one: scores[one])
+    assert session.ids == model.tokenizer.encode(PROMPT)
+    assert twin.ids == [*session.ids, *found.tokens]

@@ -264,11 +264,13 @@ class Batch:
         copies nothing, or all of it if a waiting text shares more than that."""
         context = job.context
         read = context.n_prompt <= len(context.ids) <= context.n_prompt + 1 and not job.verifying
+        read = read and not (job.forks and job.indexed)  # a search stays at its prompt to its end
         if job.shares and self._paged and not job.done and read:
             n = min(context.cache.length, context.n_prompt)
             whole = n // self._page * self._page
             waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))
             more = any(common(ids, context.ids) >= whole + self.prefixes.least for ids in waiting)
+            job.indexed = True
             self._index(context, n if more else whole)
 
     def _drop_idle(self) -> bool:
