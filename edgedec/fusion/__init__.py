@@ -15,6 +15,7 @@ from edgedec.decoding.logits import FusesDistributions, LogitsProcessor
 from edgedec.errors import UsageError
 from edgedec.fusion._calibration import calibrated_temperature
 from edgedec.fusion._facts import FusionFacts
+from edgedec.fusion._hmm_training import train_hmm
 from edgedec.plugins import Family, Words
 from edgedec.processors import make_processors
 
@@ -31,13 +32,14 @@ __all__ = [
     "check_fusion",
     "make_fusion",
     "make_shaping",
+    "train_hmm",
 ]
 
 FAMILY = Family("edgedec.fusion", "fusion", where="fuse", facts=FusionFacts)
 # Of one generation: each may cost a forward of the model at every token.
 MOST = 4
 # Options that name files, and programs.
-FILES, COMMANDS = frozenset({"bundle", "adapter"}), frozenset({"command", "base_command"})
+FILES, COMMANDS = frozenset({"bundle", "adapter", "hmm"}), frozenset({"command", "base_command"})
 
 
 def check_fusion(words: Words, refused: Collection[str] = (), place: str = "") -> None:

@@ -45,16 +45,12 @@ def dense(p: Probs) -> Floats:
 
 
 def slow_anchored(risky: Probs, safe: Probs, budget: float) -> Probs:
-    """The largest mixture in a fine grid of exponents that stays within the budget."""
-    both = [t for t in risky.ids.tolist() if safe.of(t) > 0]
-    best = safe
-    for theta in np.linspace(0, 1, 4001) if both else ():
-        p = np.array([safe.of(t) ** (1 - theta) * risky.of(t) ** theta for t in both])
-        mixed = Probs(np.array(both), p / p.sum())
-        if divergence(mixed, safe) > budget:
-            break
-        best = mixed
-    return best
+    """The last mixture in a fine grid of exponents that stays within the budget, of the same tokens."""
+    theta = np.linspace(0, 1, 2001)[:, None]
+    p = safe.p ** (1 - theta) * risky.p**theta
+    p /= p.sum(axis=1, keepdims=True)
+    fits = (p * np.log(p / safe.p)).sum(axis=1) <= budget
+    return Probs(safe.ids, p[np.flatnonzero(fits)[-1]])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -126,7 +122,7 @@ def _probs(logits: Floats, sampling: Sampling, ids: Sequence[int]) -> Probs:
 @pytest.mark.parametrize("k", [0.05, 0.3])
 def test_the_sum_of_divergences_stays_within_the_budget_at_every_prefix(k: float, sampling: Sampling) -> None:
     on = FakeRuntime()
-    for new in product(range(0, 13, 4), repeat=3):
+    for new in product((1, 6, 11), repeat=3):
         found = spent_along(k, sampling, on, new)
         made = anchor(k)
         path = list(new)

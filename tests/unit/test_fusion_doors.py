@@ -142,7 +142,7 @@ def test_an_engine_without_trees_and_a_diffusion_model_are_refused(
 
 
 def test_every_file_says_that_it_is_lossy_and_what_it_rests_on() -> None:
-    assert set(FAMILY.names()) >= {"anchor", "cfg", "contrast", "late", "search", "value"}
+    assert set(FAMILY.names()) >= {"anchor", "cfg", "contrast", "format", "late", "search", "value"}
     for name in FAMILY.names():
         facts = FAMILY.facts(name)
         assert "(lossy)" in FAMILY.summary(name)
@@ -182,6 +182,7 @@ def test_requests(model: edgedec.Model, nano: Path) -> None:
             (f"contrast:bundle={nano}", "not in a request; start the server with --fuse"),
             ("contrast:adapter=none", "not in a request"),
             ("value:command=true", "not in a request"),
+            ("format:hmm=/etc/passwd,pattern=x", "not in a request"),
             ({"name": "cfg", "scale": "x"}, "scale"),
         ):
             answer = post(fuse=words)
