@@ -1,6 +1,8 @@
-"""Ways to decode a diffusion model, on the same texts in turns: passes, rows, time, and how often the answer is right.
+"""Ways to decode a diffusion model, on the same texts in turns: passes, rows, time, and how good the texts are.
 
-`off`: the model as an autoregressive one, a token a pass.
+`off`: the model as an autoregressive one, a token a pass. Of tasks with an answer it counts how many are right; of
+stories it measures how likely that autoregressive model finds them, and the share of different trigrams, as repetition
+is likely too.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from edgedec.bench.list_tasks import OPERATIONS, list_task
+from edgedec.decoding.context import Context
+from edgedec.decoding.scoring import score
 from edgedec.diffusion.words import OFF
 from edgedec.errors import UsageError
 from edgedec.model import Model
 from edgedec.sampling import Sampling
 
-SEED = 3
+SEED, STORY = 3, "story"
+_OPENINGS = (
+    *("Once upon a time, there was a little", "One day, a girl named", "Tom and his dog went to"),
+    *("There was a big tree in", "The old cat could not", "Lily found a shiny"),
+)
 
 
 class AnsweredTask(Protocol):
@@ -44,9 +52,21 @@ class GivenTask:
         return text.strip() == self.answer.strip()
 
 
+@dataclass(frozen=True)
+class StoryTask:
+    """An opening; no answer is right."""
+
+    prompt: str
+    kind: str = STORY
+
+    def right(self, text: str) -> bool:
+        return False
+
+
 @dataclass
 class DecodingCost:
-    """What texts of one task took, decoded in one way. tokens: of the texts, without what follows their end."""
+    """What texts of one task took, decoded in one way. tokens: of the texts, without what follows their end. nats: of
+    stories, by the model read as an autoregressive one; trigrams, different: of stories."""
 
     texts: int = 0
     right: int = 0
@@ -54,22 +74,35 @@ class DecodingCost:
     passes: int = 0
     rows: int = 0
     seconds: float = 0.0
+    nats: float = 0.0
+    trigrams: int = 0
+    different: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **vars(self),
+        found: dict[str, Any] = {key: getattr(self, key) for key in ("texts", "right", "tokens", "passes", "rows")}
+        found |= {
+            "seconds": self.seconds,
+            "ms_per_text": round(1000 * self.seconds / max(1, self.texts), 2),
             "tokens_per_pass": round(self.tokens / max(1, self.passes), 3),
             "tokens_per_s": round(self.tokens / self.seconds, 1) if self.seconds else 0.0,
         }
+        if self.trigrams:
+            found["nats"] = round(self.nats / max(1, self.tokens), 4) if self.nats else None
+            found["distinct_3"] = round(self.different / self.trigrams, 3)
+        return found
 
 
 def list_tasks(kinds: Sequence[str], count: int) -> list[AnsweredTask]:
     """`count` questions about lists for each kind, always the same."""
     for kind in kinds:
-        if kind not in OPERATIONS:
-            raise UsageError(f"--tasks {kind}: no such task; there are {', '.join(OPERATIONS)}")
+        if kind not in (*OPERATIONS, STORY):
+            raise UsageError(f"--tasks {kind}: no such task; there are {', '.join((*OPERATIONS, STORY))}")
     rng = random.Random(SEED)
-    return [list_task(kind, rng) for kind in kinds for _ in range(count)]
+    return [
+        StoryTask(_OPENINGS[i % len(_OPENINGS)]) if kind == STORY else list_task(kind, rng)
+        for kind in kinds
+        for i in range(count)
+    ]
 
 
 def tasks_of(path: Path) -> list[AnsweredTask]:
@@ -109,3 +142,15 @@ def _add(cost: DecodingCost, model: Model, way: str, task: AnsweredTask, longest
     cost.tokens += stats.generated
     cost.passes += report["passes"] if report else stats.generated
     cost.rows += report["rows"] if report else stats.generated + stats.prompt
+    if task.kind == STORY:
+        _add_story(cost, model, session.ids, stats.prompt)
+
+
+def _add_story(cost: DecodingCost, model: Model, ids: Sequence[int], given: int) -> None:
+    told = list(ids[given:])
+    trigrams = list(zip(told, told[1:], told[2:], strict=False))
+    cost.trigrams, cost.different = cost.trigrams + len(trigrams), cost.different + len(set(trigrams))
+    facts = model.bundle.manifest.diffusion
+    if facts is None or (facts.context == "causal" and facts.shift):
+        context = Context(list(ids[:given]), given, model.runtime.new_cache(len(ids)))
+        cost.nats -= sum(score(model.runtime, context, told))
