@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgedec.bundle.manifest import DiffusionFacts
-from edgedec.export.recipes._net import FillingNet, Reading
+from edgedec.export.recipes._net import FillingNet, RowReading
 from edgedec.export.recipes._rows import Draws, TextRow
 
 VOCAB, MASK = 41, 40
@@ -54,7 +54,7 @@ class Noted:
         self.seen: list[tuple[list[int], list[int]]] = []
         read = net.read
 
-        def noted(row: TextRow, masked: Tensor, block: Tensor) -> Reading:
+        def noted(row: TextRow, masked: Tensor, block: Tensor) -> RowReading:
             self.seen.append((masked.tolist(), block.tolist()))
             return read(row, masked, block)
 

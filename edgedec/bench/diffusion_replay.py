@@ -45,7 +45,7 @@ _BEST = 4
 
 
 @dataclass(frozen=True)
-class Contestant:
+class ReplayedWay:
     """rate: tokens of a pass (of `draft`: the chance that a guess is right if the one before was); block: positions of
     a block or window, masks below a draft; sequences: most texts at a time."""
 
@@ -61,10 +61,10 @@ class Contestant:
 
 # Published or assumed tokens a pass (../docs/diffusion.md); canvas: as many as block 4, so that quality is equal.
 CONTESTANTS = (
-    Contestant("block 4, commit fused", 2.2, 4, words="keep=block"),
-    Contestant("causal window 8", 2.5, 8, shift=False, words="keep=reorder,blocks=sliding"),
-    Contestant("lossless drafts, 4 masks", 0.65, 4, guesses=3),
-    Contestant("canvas, no cache (llama.cpp)", 2.2, 0, "full", words="keep=none", most=1),
+    ReplayedWay("block 4, commit fused", 2.2, 4, words="keep=block"),
+    ReplayedWay("causal window 8", 2.5, 8, shift=False, words="keep=reorder,blocks=sliding"),
+    ReplayedWay("lossless drafts, 4 masks", 0.65, 4, guesses=3),
+    ReplayedWay("canvas, no cache (llama.cpp)", 2.2, 0, "full", words="keep=none", most=1),
 )
 
 
@@ -85,13 +85,11 @@ class Replayed:
 class ReplayedDraft(Dial):
     """Guesses of the text that are right as often as told, and masks below the last, as `--spec block` has them."""
 
+    outputs = Outputs(top=_BEST)
+
     def __init__(self, text: Sequence[int], right: float, seed: int, vocab: int, guesses: int, mask: list[int]) -> None:
         super().__init__(text, right, seed, vocab)
         self._guesses, self._mask = guesses, mask
-
-    @property
-    def outputs(self) -> Outputs:
-        return Outputs(top=_BEST, logsum=True)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         draft = super().propose(context, min(nodes, self._guesses), min_path_prob)
@@ -152,7 +150,7 @@ class ReplayBench:
                 progress(round_ * len(sequences) + at + 1, rounds * len(sequences))
         return cells
 
-    def ready(self, sequences: int) -> Iterable[Contestant]:
+    def ready(self, sequences: int) -> Iterable[ReplayedWay]:
         """Those whose calls this engine takes, with so many texts."""
         largest = self.model.runtime.capabilities.largest_call
         for one in CONTESTANTS:
@@ -182,7 +180,7 @@ class ReplayBench:
 class ReplayRun:
     """One contestant on the first texts. made, seconds, calls, rows: since all texts had begun."""
 
-    def __init__(self, bench: ReplayBench, contestant: Contestant | None, n: int) -> None:
+    def __init__(self, bench: ReplayBench, contestant: ReplayedWay | None, n: int) -> None:
         self._bench, self._one, self._begun = bench, contestant, 0
         self._counter = CountedRuntime(bench.model.runtime)
         self._batch = Batch(self._counter)

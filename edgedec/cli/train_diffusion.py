@@ -15,6 +15,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, progress_bar
+from edgedec.cli._own_texts import own_texts
 from edgedec.errors import UsageError
 from edgedec.storage.files import replacing_folder
 
@@ -154,8 +155,7 @@ def _texts(folder: Path, given: list[Path], how: FillingTraining, room: Path, sh
     """The texts to train on: those given, or what the model writes from their prompts and openings."""
     if not how.self_distill:
         return given
-    own = export_module("own_texts", "train-diffusion", "train")
-    return [own.own_texts(folder, given, how.self_distill, how.seed, room, how.threads, show)]
+    return [own_texts(folder, given, how.self_distill, how.seed, room, how.threads, show)]
 
 
 def _export(out: Path, output: FillingOutput, show: Any) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.export.recipes._net import FillingNet, Reading, cross_entropy
+from edgedec.export.recipes._net import FillingNet, RowReading, cross_entropy
 from edgedec.export.recipes._rows import TextRow, blocks
 
 
-def following_loss(net: FillingNet, reading: Reading, row: TextRow, block: Tensor, keep: float) -> Tensor:
+def following_loss(net: FillingNet, reading: RowReading, row: TextRow, block: Tensor, keep: float) -> Tensor:
     """Nats a token after the row as it is; 0 where no token of it predicts another."""
     where = net.following(row, block)
     if reading.plain is None or not where.any():

@@ -26,7 +26,7 @@ _LOGITS = 1 << 24  # kept at once; the rest is computed again for the gradient
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowReading:
     """The last states [T, H] of the row with masks, and of the row as it is (None with full context)."""
 
     noisy: Tensor
@@ -47,12 +47,12 @@ class FillingNet:
         self._check(name, config.vocab_size)
         self.frozen = _frozen(self) if frozen else None
 
-    def read(self, row: TextRow, masked: Tensor, block: Tensor) -> Reading:
+    def read(self, row: TextRow, masked: Tensor, block: Tensor) -> RowReading:
         """masked: the row's tokens, some of them the mask."""
         t, full = len(masked), self.facts.context == "full"
         tokens = masked if full else torch.cat([masked, row.tokens])
         states = self.states(tokens, torch.arange(t).repeat(1 if full else 2), sight(block, self.facts.context))
-        return Reading(states[:t], None if full else states[t:])
+        return RowReading(states[:t], None if full else states[t:])
 
     def states(self, tokens: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """tokens, positions [T], seen [T, T] -> the states [T, H] that the head reads."""
@@ -62,7 +62,7 @@ class FillingNet:
         ).last_hidden_state[0]
         return found
 
-    def filling(self, reading: Reading, where: Tensor) -> Tensor:
+    def filling(self, reading: RowReading, where: Tensor) -> Tensor:
         """where [T]: masked tokens -> the states [n, H] that predict them."""
         at = where.nonzero()[:, 0]
         return reading.noisy[at - 1 if self.facts.shift else at]

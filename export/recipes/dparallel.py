@@ -18,7 +18,7 @@ from torch.nn import functional
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.export.recipes import RecipeFacts
 from edgedec.export.recipes._following import following_loss
-from edgedec.export.recipes._net import FillingNet, Reading, cross_entropy
+from edgedec.export.recipes._net import FillingNet, RowReading, cross_entropy
 from edgedec.export.recipes._rows import Draws, TextRow, blocks_of, fillable, noisy
 from edgedec.plugins import Opt
 
@@ -65,7 +65,7 @@ class Certainty:
         behind[places[end:]] = True
         return active, behind
 
-    def _view(self, net: FillingNet, reading: Reading, row: TextRow, masked: Tensor) -> Tensor:
+    def _view(self, net: FillingNet, reading: RowReading, row: TextRow, masked: Tensor) -> Tensor:
         if not masked.any():
             return torch.zeros(())
         target = row.tokens[masked]

@@ -106,7 +106,7 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "_distilling", "train_exits")),
+            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "_distilling", "train_exits", "train_diffusion")),
             "edgedec.bench.llama_weights",
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",

@@ -54,6 +54,7 @@ SKIPPED = {
     r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"-m mimo ": "needs the weights of MiMo-7B; tests/parity/test_mimo.py runs a small one of its shape",
     r"train-exits|smol-exits|draft-nested|nested:path=": "trains for hours; see test_train_exits.py",
+    r"train-diffusion|smol-(block|sure)": "trains for hours; tests/unit/test_train_diffusion.py trains a small one",
     r"train-heads .*--minutes 60|smol-(kangaroo|m2r2|prompt|longspec|transfer|sec|falcon)": "see test_distill.py",
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",

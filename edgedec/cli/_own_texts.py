@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from edgedec.export.exporter import ExportOptions, export
-from edgedec.export.lessons import Lesson, lessons
-from edgedec.export.row_training import content_of
-from edgedec.model import Model
-from edgedec.model import open as open_model
-from edgedec.sampling import Sampling
+from edgedec.cli._exporting import export_module
 from edgedec.storage.files import replacing
+
+if TYPE_CHECKING:
+    import edgedec
 
 _SHORTEST, _LONGEST, _MOST = 2, 17, 300  # tokens of an opening, of a continuation
 
@@ -25,29 +22,32 @@ _SHORTEST, _LONGEST, _MOST = 2, 17, 300  # tokens of an opening, of a continuati
 def own_texts(
     folder: Path, files: list[Path], n: int, seed: int, room: Path, threads: int, show: Callable[[str, int, int], None]
 ) -> Path:
-    """The file in `room` of `n` texts that the checkpoint wrote; one of an earlier run is used again."""
+    """The .jsonl file in `room` of `n` texts that the checkpoint wrote, answers to prompts and continuations of the
+    openings of other texts; one of an earlier run is used again."""
+    import edgedec
+
+    modules = ("row_training", "exporter", "lessons")
+    training, exporter, data = (export_module(name, "train-diffusion", "train") for name in modules)
     said = sha256(f"{n} {seed} ".encode())
-    content_of([*sorted(folder.glob("*.safetensors")), *files], said)
+    training.content_of([*sorted(folder.glob("*.safetensors")), *files], said)
     path = room / f"own-{said.hexdigest()[:16]}.jsonl"
     if not path.exists():
-        export(str(folder), room / "own", ExportOptions(weights="int8", check=False, runtimes=(), force=True), show)
-        model = open_model(room / "own", threads=threads)
-        write_own(model, chain.from_iterable(map(lessons, files)), n, seed, path, show)
+        options = exporter.ExportOptions(weights="int8", check=False, runtimes=(), force=True)
+        exporter.export(str(folder), room / "own", options, show)
+        model, found = edgedec.open(room / "own", threads=threads), chain.from_iterable(map(data.lessons, files))
+        lines = [json.dumps(one) + "\n" for one in _written(model, list(islice(found, n)), n, seed, show)]
+        with replacing(path) as file:
+            file.write("".join(lines).encode())
     return path
 
 
-def write_own(
-    model: Model, given: Iterable[Lesson], n: int, seed: int, path: Path, show: Callable[[str, int, int], None]
-) -> None:
-    """A .jsonl file of `n` texts: answers to the lessons' prompts, continuations of the openings of the others."""
-    lines = [json.dumps(one) + "\n" for one in _written(model, list(islice(given, n)), n, seed, show)]
-    with replacing(path) as file:
-        file.write("".join(lines).encode())
-
-
 def _written(
-    model: Model, given: list[Lesson], n: int, seed: int, show: Callable[[str, int, int], None]
+    model: edgedec.Model, given: list[Any], n: int, seed: int, show: Callable[[str, int, int], None]
 ) -> Iterator[dict[str, str]]:
+    import numpy as np
+
+    from edgedec.sampling import Sampling
+
     rng, session = np.random.default_rng(seed), model.session(speculate="off")
     facts = model.bundle.manifest.diffusion
     canvas = model.runtime.capabilities.largest_call if facts and facts.context == "full" else session.capacity
