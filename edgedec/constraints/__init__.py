@@ -6,11 +6,14 @@
 
 from edgedec.constraints._facts import ConstraintFacts
 from edgedec.constraints.kinds.choices import choices
+from edgedec.constraints.kinds.classes import make as classes
 from edgedec.constraints.kinds.grammar import make as grammar
+from edgedec.constraints.kinds.graph import make as graph
 from edgedec.constraints.kinds.json_object import make as json_object
 from edgedec.constraints.kinds.json_schema import json_schema
 from edgedec.constraints.kinds.product import product
 from edgedec.constraints.kinds.regex import make as regex
+from edgedec.constraints.kinds.span import make as span
 from edgedec.decoding.constraint import Constraint
 from edgedec.plugins import Family
 
@@ -19,11 +22,14 @@ __all__ = [
     "Constraint",
     "ConstraintFacts",
     "choices",
+    "classes",
     "grammar",
+    "graph",
     "json_object",
     "json_schema",
     "product",
     "regex",
+    "span",
 ]
 
 FAMILY = Family("edgedec.constraints.kinds", "constraint", facts=ConstraintFacts)

@@ -27,11 +27,15 @@ pytest.importorskip("llguidance", reason="constraints need llguidance")
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 GRAMMAR = 'start: "cat" | "dog"'
-# Of each kind, the value of its field and the texts that it allows.
+CLASSES = {"passage": "c", "classes": [{"name": "A", "fields": {"b": "str"}}]}
+# Of each kind, the value of its field and the texts that it allows, or their beginnings.
 VALUES: dict[str, tuple[Any, set[str]]] = {
     "regex": ("(cat|dog)", {"cat", "dog"}),
     "grammar": (GRAMMAR, {"cat", "dog"}),
     "choices": (["yes", "no"], {"yes", "no"}),
+    "span": ("bee", {"b", "e", "be", "ee", "bee"}),
+    "graph": ("a\tb\tc", {"SELECT(COUNT(?x)AS"}),
+    "classes": (CLASSES, {'[A(b="c"),A(b="c"),'}),
     "json_schema": (SCHEMA, {'{"a":1}', '{"a":2}'}),
 }
 OPENAI: list[dict[str, Any]] = [
@@ -244,9 +248,9 @@ def test_columns_of_a_batch(model: edgedec.Model, tmp_path: Path) -> None:
     for row, (kind, (_, allowed)) in zip(found, VALUES.items(), strict=False):
         assert row["text"].replace(" ", "") in allowed
         assert kind not in row  # an option, and no column that comes back
-    assert found[4]["text"] in ("one", "two")
-    assert found[5]["error"] == "choices: must be text, not int"
-    answers = [row["response"] for row in found[6:]]
+    assert found[len(VALUES)]["text"] in ("one", "two")
+    assert found[len(VALUES) + 1]["error"] == "choices: must be text, not int"
+    answers = [row["response"] for row in found[len(VALUES) + 2 :]]
     assert [answer["status_code"] for answer in answers] == [200, 200, 200, 400]
     texts = [answer["body"]["choices"][0]["text"] for answer in answers[:3]]
     assert texts[0] in ("yes", "no")

@@ -1,16 +1,16 @@
 """Grammars that ship: of JSON, Python, Go and SQL, each a subset that its file states, in Lark's notation.
 
-SynCode (Ugare et al., 2024): a token is kept if and only if the text with it can be completed to one of the grammar. Its
-own masks come from the automata of terminals and an LR parser, and either keep too much or too little. Here the matcher
-is an Earley parser over a lexer of longest matches (llguidance), so masks are exact for the grammar as that lexer cuts
-it. A layout by indentation, for which SynCode's lexer makes INDENT and DEDENT, is in the grammar: rules are copied for each
-level of blocks. The grammars are our own.
+SynCode (Ugare et al., 2024; text and code): a token is kept if and only if the text with it can be completed to one of
+the grammar. Its own masks come from the automata of terminals and an LR parser, and keep either too much or too little.
+Here the matcher is an Earley parser over a lexer of longest matches (llguidance), so masks are exact for the grammar as
+that lexer cuts it. A layout by indentation, for which SynCode's lexer makes INDENT and DEDENT, is in the grammar: rules
+are copied for each level of blocks. The grammars are our own.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
@@ -37,16 +37,17 @@ def _repeated(part: re.Match[str]) -> str:
     return _levels(part[3], int(part[2])) if part[1] == "levels" else _copies(part[3], part[2])
 
 
-def _copies(rules: str, names: str) -> str:
+def _copies(rules: str, ends: str) -> str:
     """Rules with each of these endings in place of @.
 
-    >>> _copies("a@: B@ a@\\n", "_o _i")
-    'a_o: B_O a_o\\na_i: B_I a_i\\n'
+    >>> _copies("a@: B@ a@", "_o _i")
+    'a_o: B_O a_oa_i: B_I a_i'
     """
-    return "".join(
-        _COPIED.sub(lambda found: found[1] + (end.upper() if found[1].isupper() else end), rules)
-        for end in names.split()
-    )
+
+    def named(found: re.Match[str], end: str) -> str:
+        return found[1] + (end.upper() if found[1].isupper() else end)
+
+    return "".join(_COPIED.sub(partial(named, end=end), rules) for end in ends.split())
 
 
 def _levels(rules: str, deepest: int) -> str:
