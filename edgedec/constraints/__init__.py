@@ -11,6 +11,7 @@ from edgedec.constraints.kinds.grammar import make as grammar
 from edgedec.constraints.kinds.graph import make as graph
 from edgedec.constraints.kinds.json_object import make as json_object
 from edgedec.constraints.kinds.json_schema import json_schema
+from edgedec.constraints.kinds.monitor import monitor
 from edgedec.constraints.kinds.product import product
 from edgedec.constraints.kinds.regex import make as regex
 from edgedec.constraints.kinds.span import make as span
@@ -27,6 +28,7 @@ __all__ = [
     "graph",
     "json_object",
     "json_schema",
+    "monitor",
     "product",
     "regex",
     "span",

@@ -76,7 +76,7 @@ def text(place: str, **body: Any) -> str:
 
 def test_every_kind_with_a_text_is_tried_here() -> None:
     assert set(given.text_options()) == set(VALUES)
-    assert set(FAMILY.names()) == {*VALUES, "json_object", "product"}
+    assert set(FAMILY.names()) == {*VALUES, "json_object", "monitor", "product"}
 
 
 def test_what_is_known_of_them_is_json() -> None:
@@ -125,7 +125,7 @@ def test_words_that_name_none(model: edgedec.Model, words: str, message: str) ->
 
 
 def test_every_kind_with_a_text_has_a_flag() -> None:
-    assert {field.name for field in fields(ConstraintFlags)} == set(VALUES)
+    assert {field.name for field in fields(ConstraintFlags)} == {*VALUES, "monitor"}
 
 
 def test_a_flag_is_text_or_a_file(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ OPEN, EMPTY, NEXT, CLOSE = "[", "[]", ", ", "]"
 
 
 class ClassesScript:
-    """A script (`automata.script`): a list of objects of all classes. A plan is what is still to be written, a stack."""
+    """A script (`automata.script`): a list of objects of any class. A plan is what is still to be written, a stack."""
 
     first: Plan = (Symbol("list"),)
 
