@@ -53,12 +53,12 @@ class Checkpoint:
         folder = Path(folder)
         check_links(folder)
         config, modules = read_json(folder / "config.json"), read_modules(folder)
-        tensors = {**_tensors(folder), **modules.tensors}
-        quantization = find(folder, config, tensors)
+        stored = {**_tensors(folder), **modules.tensors}
+        quantization = find(folder, config, stored)
         if quantization is None:
-            return cls(folder, config, tensors, modules=modules)
+            return cls(folder, config, stored, modules=modules)
         found = quantization.found
-        floats = {name: tensor for name, tensor in tensors.items() if name not in found.used}
+        floats = {name: tensor for name, tensor in stored.items() if name not in found.used}
         tensors = {**floats, **found.matrices}
         return cls(folder, without_settings(config), tensors, quantization=quantization, modules=modules)
 

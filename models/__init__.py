@@ -53,11 +53,12 @@ class Fills:
 class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
     need; diffusion: of a diffusion language model; prefixes: of names in checkpoints that were saved with a head, where
-    `weights` has none."""
+    `weights` has none; encodes: it is of text encoders only."""
 
     ignored: tuple[str, ...] = ()
     diffusion: Fills | None = None
     prefixes: tuple[str, ...] = ()
+    encodes: bool = False
 
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.

@@ -9,7 +9,7 @@ from edgedec.models import ArchitectureFacts, roberta
 from edgedec.models import _encoders as e
 from edgedec.spec import ModelSpec
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",), encodes=True)
 SCORES = "CamembertForSequenceClassification"
 weights = roberta.weights
 

@@ -10,7 +10,7 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, activation, finish
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("distilbert.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("distilbert.",), encodes=True)
 SCORES = "DistilBertForSequenceClassification"
 ATTENTION: e.Places = {
     **{

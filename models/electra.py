@@ -11,7 +11,7 @@ from edgedec.models._common import ConfigReader
 from edgedec.models.bert import bert
 from edgedec.spec import ModelSpec
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("electra.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("electra.",), encodes=True)
 SCORES = "ElectraForSequenceClassification"
 
 

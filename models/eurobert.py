@@ -12,7 +12,9 @@ from edgedec.models._common import IGNORED, ConfigReader
 from edgedec.models._names import named
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts((*IGNORED, r"lm_head\.bias", r"classifier\..*", r"dense\..*"), prefixes=("model.",))
+FACTS = ArchitectureFacts(
+    (*IGNORED, r"lm_head\.bias", r"classifier\..*", r"dense\..*"), prefixes=("model.",), encodes=True
+)
 SCORES = "EuroBertForSequenceClassification"
 POOLS = {"bos": "cls", "mean": "mean"}
 OWN = (

@@ -11,7 +11,7 @@ from edgedec.models._common import ConfigReader
 from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("new.", "gte."))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("new.", "gte."), encodes=True)
 SHAPE = RopeEncoderShape(160_000.0, True, "gelu", True, False, True, "GteForSequenceClassification")
 ATTENTION: e.Places = {
     "qkv": ("attention.qkv_proj.weight",),

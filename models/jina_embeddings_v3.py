@@ -12,7 +12,7 @@ from edgedec.models._common import ConfigReader
 from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",), encodes=True)
 SHAPE = RopeEncoderShape(
     20_000.0, False, "gelu", True, True, True, "JinaEmbeddingsV3ForSequenceClassification", eps=1e-5
 )

@@ -12,7 +12,7 @@ from edgedec.models._common import ConfigReader, activation, finish, sliding
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Dense, EncoderEntry, Mlp, ModelSpec, Output
 
-FACTS = ArchitectureFacts((r"head\..*", r"decoder\..*", r"classifier\..*"), prefixes=("model.",))
+FACTS = ArchitectureFacts((r"head\..*", r"decoder\..*", r"classifier\..*"), prefixes=("model.",), encodes=True)
 SCORES = "ModernBertForSequenceClassification"
 UNUSED = (
     *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "decoder_bias", "reference_compile"),

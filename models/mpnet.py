@@ -12,13 +12,13 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, finish
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("mpnet.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("mpnet.",), encodes=True)
 SCORES = "MPNetForSequenceClassification"
 # Distances from which on all are in the last bucket.
 FAR = 128
 # Rows of the table of positions before that of the first token.
 OFFSET = 2
-ATTENTION: e.Places = e.BERT_ATTENTION | {
+ATTENTION: e.Places = {
     **{
         f"qkv{end}": tuple(f"attention.attn.{p}.{kind}" for p in "qkv")
         for end, kind in (("", "weight"), ("_bias", "bias"))

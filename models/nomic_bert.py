@@ -11,7 +11,7 @@ from edgedec.models._common import ConfigReader
 from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
 from edgedec.spec import ModelSpec
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("nomic_bert.", "bert."))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("nomic_bert.", "bert."), encodes=True)
 SHAPE = RopeEncoderShape(1000.0, True, "silu", False, False, False, "NomicBertForSequenceClassification", types=2)
 ATTENTION: e.Places = {
     "qkv": ("attn.Wqkv.weight",),

@@ -10,7 +10,7 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, finish
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",))
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("roberta.",), encodes=True)
 SCORES = "RobertaForSequenceClassification"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,3 +70,5 @@ def embed(
         width = dimensions or opened.encoder.width
         with replacing(out) as file:
             np.save(file, np.concatenate([np.zeros((0, width), np.float32), *found]))
+        tokens = sum(len(text.ids) for text in read)
+        print(f"{out}: {len(read)} vectors of {width} values, {tokens} tokens read", file=sys.stderr)

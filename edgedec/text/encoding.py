@@ -42,7 +42,7 @@ class Encoder:
                 room = max(most - self._raw.num_special_tokens_to_add(second is not None), 0)
                 for part, length in zip(parts, cut([len(part.ids) for part in parts], room), strict=True):
                     part.truncate(length)
-            made = self._raw.post_process(*parts, add_special_tokens=True)
+            made = self._raw.post_process(parts[0], parts[1] if len(parts) > 1 else None, add_special_tokens=True)
             return list(made.ids), list(made.type_ids)
 
     @contextmanager

@@ -248,3 +248,50 @@ def test_other_engines_refuse_encoders_by_name(made: Any, engine: str) -> None:
     with pytest.raises(RuntimeUnavailable) as error:
         open_runtime(engine, made("bert"))
     assert "\n" not in str(error.value)
+
+
+def test_the_table_of_encoders_is_that_of_the_files() -> None:
+    import runpy
+    from pathlib import Path
+
+    page = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "site" / "encoders.py"))
+    assert page["main"](["--check"]) == 0
+    assert page["table"]().count("\n") > 13
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_decoder_with_modules_embeds_by_its_last_token(tmp_path: Path, prefix: str) -> None:
+    import zoo_golden
+
+    of = zoo_golden.golden("qwen3")
+    folder = zoo_golden.write(tmp_path / "checkpoint", of.config, of.tensors)
+    _without_prefix(folder / "model.safetensors", prefix)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    modules_of = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+    (folder / "modules.json").write_text(json.dumps(modules_of))
+    bundle = export(str(folder), tmp_path / "bundle", ExportOptions(weights="f32", runtimes=()))
+    assert bundle.spec.causal
+    output = bundle.spec.output
+    assert output is not None
+    head = bundle.rows("embed")
+    if not of.config["tie_word_embeddings"]:
+        head = open_checkpoint(folder).tensors["lm_head.weight"].values("lm_head.weight", 0, head.shape)
+    for engine in ("reference", "native"):
+        texts = [EncodedText(zoo_golden.TOKENS, []), EncodedText(zoo_golden.TOKENS[:9], [])]
+        hidden = TextRunner(bundle, open_runtime(engine, bundle)).hidden(texts)
+        found = [head @ Results(bundle, output).of(rows) for rows in hidden]
+        np.testing.assert_allclose(found[0], of.logits[-1], atol=1e-3)
+        np.testing.assert_allclose(found[1], of.logits[8], atol=1e-3)
+
+
+def _without_prefix(file: Path, prefix: str) -> None:
+    """Names as a model without a head is saved."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(file)
+    save_file(
+        {prefix + name.removeprefix("model.") if name != "lm_head.weight" else name: t for name, t in tensors.items()},
+        file,
+    )

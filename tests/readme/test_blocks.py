@@ -18,7 +18,10 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_llama
+from encoder_checkpoints import reranker, scorer, sentence_encoder
 from readme.shown import PAGES, ROOT, blocks, commands, fences, indented
+
+from edgedec.export.exporter import ExportOptions, export
 
 BIN = Path(sys.executable).parent
 # Why a command is not run here: the first pattern that it matches.
@@ -59,6 +62,7 @@ SKIPPED = {
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
+    r"all-MiniLM": "needs a published checkpoint; tests/parity/test_encoders.py exports small ones",
     r"--device webgpu|ort:webgpu": "needs a GPU or SwiftShader; tests/devices/test_webgpu.py",
     r"qnn:SM8650": "needs onnxruntime-qnn; tests/devices/test_qnn.py",
     r"--for tvm:|--engine tvm": "compiles for some seconds, with TVM; tests/parity/test_tvm.py does",
@@ -104,9 +108,21 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(nano, tmp_path_factory.mktemp("reader") / "smol"))
 
 
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small text encoders under the names of the pages."""
+    at = tmp_path_factory.mktemp("encoders")
+    written = {"minilm": sentence_encoder, "reranker": reranker, "sentiment": scorer}
+    for name, write in written.items():
+        export(str(write(at / "checkpoints" / name)), at / name, ExportOptions(runtimes=()))
+    shutil.rmtree(at / "checkpoints")
+    return at
+
+
 @pytest.fixture
-def folder(bundle: Path, tmp_path: Path) -> Path:
+def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     """What a reader has."""
+    shutil.copytree(encoders, tmp_path, copy_function=os.link, dirs_exist_ok=True)
     for name in ("smol", "smol-native", "BUNDLE"):
         shutil.copytree(bundle, tmp_path / name, copy_function=os.link)
     rows = [{"prompt": "Once upon a time", "max_tokens": 4}, {"prompt": "One day", "max_tokens": 4}]

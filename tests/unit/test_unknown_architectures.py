@@ -17,7 +17,7 @@ pytest.importorskip("onnx", reason="exporting needs onnx")
 CONFIGS: list[tuple[dict[str, Any], str, bool]] = [
     ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder-decoder, which is not a decoder alone", False),
     ({"model_type": "whisper", "is_encoder_decoder": True}, "an encoder-decoder", False),
-    ({"model_type": "bert"}, "an encoder, which generates no text", False),
+    ({"model_type": "albert"}, "an encoder, which generates no text", False),
     ({"model_type": "mamba", "state_size": 16}, "a recurrent or state-space model (Mamba, RWKV)", False),
     ({"model_type": "falcon_h1", "mamba_d_state": 16}, "a recurrent or state-space model", False),
     ({"model_type": "rwkv"}, "a recurrent or state-space model", False),
