@@ -25,7 +25,7 @@ from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatri
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.renamed import renamed
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
-from edgedec.export.sentence_modules import Modules, read_modules
+from edgedec.export.sentence_modules import Modules, read_modules, terms_sources
 from edgedec.export.text import copy_text
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
@@ -74,6 +74,8 @@ class Checkpoint:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self.config)
+        if spec.output is not None and spec.output.kind == "terms":
+            found |= terms_sources(model.FACTS.terms)
         found |= {name: source for name, source in self.modules.sources.items() if name in spec.tensors()}
         if spec.output is not None:
             found = renamed(found, self.tensors, model.FACTS.prefixes)

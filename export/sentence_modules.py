@@ -12,7 +12,7 @@ from edgedec.bundle.manifest import EncoderFacts
 from edgedec.errors import CheckpointError
 from edgedec.export.safetensors import Stored, read_header, read_json_list, read_optional
 from edgedec.models import Part, Source
-from edgedec.spec import Dense, ModelSpec, Output
+from edgedec.spec import Dense, Mlp, ModelSpec, Output
 from edgedec.spec.encoder import Squash
 
 MODULES, PROMPTS, SETTINGS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -43,6 +43,10 @@ class Modules:
         """The model with these modules after it; a classifier stays what it is."""
         if self.output is None or (spec.output is not None and spec.output.kind != "vector"):
             return spec
+        if self.output.kind == "terms":
+            act = next(block.activation for block in spec.blocks if isinstance(block, Mlp))
+            width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
+            return replace(spec, output=replace(self.output, dense=(Dense(width, True, act, "layer"),)))
         return replace(spec, output=self.output, tied=True)
 
 
@@ -56,8 +60,11 @@ def read_modules(folder: Path) -> Modules:
     for module in read_json_list(folder / MODULES):
         kind, place = str(module.get("type", "")).rpartition(".")[2], _place(folder, module.get("path", ""))
         match kind:
-            case "Transformer":
+            case "Transformer" | "MLMTransformer":
                 continue
+            case "SpladePooling" if not pooled and not dense:
+                _check_splade(place / "config.json")
+                return Modules(facts, Output("terms", "rows"))
             case "Pooling" if not pooled and not dense:
                 output, pooled = replace(output, pool=_pool(place / "config.json")), True
             case "Dense" if not output.normalize:
@@ -106,6 +113,24 @@ def _pool(file: Path) -> Any:
     if len(modes) != 1 or modes[0] not in POOLS:
         raise CheckpointError(f"{file}: pooling by {' and '.join(modes) or 'nothing'} is not supported")
     return POOLS[modes[0]]
+
+
+def _check_splade(file: Path) -> None:
+    """CheckpointError unless weights of terms are the largest log(1 + relu) of the rows."""
+    config = read_optional(file)
+    for key, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if config.get(key, value) != value:
+            raise CheckpointError(f"{file}: {key} must be {value!r}, found {config[key]!r:.40}")
+
+
+def terms_sources(names: tuple[str, str, str] | None) -> dict[str, Source]:
+    """The head over the vocabulary by the names of its dense layer, norm and bias."""
+    if names is None:
+        raise CheckpointError(f"{MODULES}: SpladePooling is supported of bert and distilbert only")
+    dense, norm, bias = names
+    tensors = {"dense.0": f"{dense}.weight", "dense.0_bias": f"{dense}.bias", "terms_bias": bias}
+    tensors |= {"dense.0_norm": f"{norm}.weight", "dense.0_norm_bias": f"{norm}.bias"}
+    return {name: (Part(tensor),) for name, tensor in tensors.items()}
 
 
 def _dense(file: Path) -> Dense:

@@ -19,6 +19,8 @@ IGNORED = (
     r"(\w+\.)?pooler\..*",
     r"(cls|lm_head|vocab_\w+|mlm_head|predictions|discriminator_predictions|generator_\w+)\..*",
 )
+# Of BERT's head over the vocabulary.
+TERMS = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
 # transformers' modules of sentence-transformers' classes after a score.
 _SQUASH: dict[str, Squash] = {
     "torch.nn.modules.linear.Identity": "none",

@@ -10,7 +10,7 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, finish
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("bert.",), encodes=True)
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("bert.",), encodes=True, terms=e.TERMS)
 SCORES = "BertForSequenceClassification"
 
 

@@ -10,7 +10,8 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, activation, finish
 from edgedec.spec import Dense, ModelSpec, Output
 
-FACTS = ArchitectureFacts(e.IGNORED, prefixes=("distilbert.",), encodes=True)
+TERMS = ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
+FACTS = ArchitectureFacts(e.IGNORED, prefixes=("distilbert.",), encodes=True, terms=TERMS)
 SCORES = "DistilBertForSequenceClassification"
 ATTENTION: e.Places = {
     **{

@@ -65,6 +65,8 @@ BIASED = {
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", SIZES | {"hidden_act": "relu", "type_vocab_size": 3}),
     "bert-score": ("BertForSequenceClassification", SIZES | LABELS),
+    "bert-terms": ("BertForMaskedLM", SIZES),
+    "distilbert-terms": ("DistilBertForMaskedLM", DISTIL),
     "roberta": ("RobertaModel", SIZES | {"pad_token_id": 4, "type_vocab_size": 1, "hidden_act": "silu"}),
     "roberta-score": ("RobertaForSequenceClassification", SIZES | LABELS),
     "xlm-roberta-score": ("XLMRobertaForSequenceClassification", SIZES | LABELS),
@@ -96,7 +98,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Golden(NamedTuple):
-    """Of one model. found: the states [n, hidden_size] of TOKENS, or the logits [labels]."""
+    """Of one model. found: the states [n, hidden_size] of TOKENS, or the logits [labels], of -terms
+    [n, vocab_size]."""
 
     config: dict[str, Any]
     tensors: dict[str, list[int]]

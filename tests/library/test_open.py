@@ -205,6 +205,20 @@ def test_a_diffusion_model_is_refused_by_name(copied: Path) -> None:
     assert found.value.status == "unavailable"
 
 
+@pytest.mark.parametrize("decoder", [False, True])
+def test_a_text_encoder_is_refused_by_name(tmp_path: Path, decoder: bool) -> None:
+    from encoders_golden import golden, write
+
+    from edgedec.export.exporter import ExportOptions, export
+
+    of = golden("qwen3-score" if decoder else "bert")
+    folder = write(tmp_path / "checkpoint", of.config, of.tensors)
+    export(str(folder), tmp_path / "bundle", ExportOptions(runtimes=()))
+    with pytest.raises(c.EdgedecFailure, match="a text encoder; libedgedec generates texts") as found:
+        opened(tmp_path / "bundle")
+    assert found.value.status == "unavailable"
+
+
 def _linked(folder: Path) -> None:
     (folder / "weights.bin").rename(folder.parent / "elsewhere")
     (folder / "weights.bin").symlink_to(folder.parent / "elsewhere")

@@ -22,7 +22,7 @@ from edgedec.export.exporter import ExportOptions, export
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
 
 TEXT = EncodedText(TOKENS, TYPES)
-NAMES = sorted(MODELS)
+NAMES = sorted(name for name in MODELS if not name.endswith("-terms"))
 NOTHING = Outputs()
 # Keys that change no arithmetic of a text: what says how to read the rest, training, and what other heads need.
 SILENT = {
@@ -295,3 +295,25 @@ def _without_prefix(file: Path, prefix: str) -> None:
         {prefix + name.removeprefix("model.") if name != "lm_head.weight" else name: t for name, t in tensors.items()},
         file,
     )
+
+
+@pytest.mark.parametrize("name", ["bert-terms", "distilbert-terms"])
+def test_terms_are_the_largest_weights_of_the_rows(tmp_path: Path, name: str) -> None:
+    of = golden(name)
+    folder = encoders_golden.write(tmp_path / "checkpoint", of.config, of.tensors)
+    modules = [{"type": "sentence_transformers.sparse_encoder.models.MLMTransformer", "path": ""}]
+    modules.append({"type": "sentence_transformers.sparse_encoder.models.SpladePooling", "path": "1_SpladePooling"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    bundle = export(str(folder), tmp_path / "bundle", ExportOptions(weights="f32", runtimes=()))
+    expected = np.log1p(np.maximum(of.found, 0)).max(axis=0)
+    assert expected.shape == (101,)
+    assert 5 < (expected > 0).sum() <= 101
+    output = bundle.spec.output
+    assert output is not None
+    for engine in ("reference", "native"):
+        hidden = next(TextRunner(bundle, open_runtime(engine, bundle)).hidden([TEXT]))
+        np.testing.assert_allclose(Results(bundle, output).of(hidden), expected, atol=1e-4)
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps({"pooling_strategy": "sum"}))
+    with pytest.raises(CheckpointError, match="pooling_strategy must be 'max', found 'sum'"):
+        open_checkpoint(folder)

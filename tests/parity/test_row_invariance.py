@@ -44,7 +44,8 @@ def _models() -> dict[str, ModelSpec]:
         from edgedec.models import FAMILY, architecture
     except ImportError:
         return found
-    for name in sorted({*FAMILY.names()} - HYBRIDS):
+    decoders = {name for name in FAMILY.names() if not FAMILY.facts(name).encodes}
+    for name in sorted(decoders - HYBRIDS):
         config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}

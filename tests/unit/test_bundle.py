@@ -78,7 +78,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     # path in the manifest, value, error, words of its message
     ("format", "gguf", BundleCorrupt, "not a manifest of edgedec"),
     ("format", None, BundleCorrupt, "not a manifest of edgedec"),
-    ("version", 8, BundleVersion, "format version 8, this edgedec reads 7; upgrade edgedec"),
+    ("version", 9, BundleVersion, "format version 9, this edgedec reads 8; upgrade edgedec"),
     ("version", 3, BundleVersion, "format version 3 of an older edgedec; export the model again"),
     ("version", 1, BundleVersion, "version 1 of an older edgedec; export the model again"),
     ("version", HUGE, BundleVersion, "upgrade edgedec"),
