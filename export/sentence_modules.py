@@ -95,6 +95,8 @@ def _facts(folder: Path) -> EncoderFacts:
         raise CheckpointError(f"{folder / PROMPTS}: default_prompt_name {usual!r} is not one of its prompts")
     longest = settings.get("max_seq_length") or read_optional(folder / "tokenizer_config.json").get("model_max_length")
     limit = int(longest) if isinstance(longest, int | float) and 0 < longest < _NO_LIMIT else 0
+    sides = {side: told.get(f"{side}_prefix") for side in ("query", "document")}  # of late interaction (PyLate)
+    prompts = {**{side: words for side, words in sides.items() if isinstance(words, str)}, **prompts}
     named = {str(name): words for name, words in prompts.items() if words}
     return EncoderFacts(named, usual if usual in named else "", limit, lower=bool(settings.get("do_lower_case")))
 

@@ -47,6 +47,8 @@ def sentence_encoder(
     modules.append({"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"})
     names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     modes = {f"pooling_mode_{name}": name in pooling.split("+") for name in names}
+    if not pooling:
+        modules.pop()
     _write(folder / "1_Pooling", "config.json", {"word_embedding_dimension": 48, **modes, "include_prompt": True})
     if dense:
         modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})

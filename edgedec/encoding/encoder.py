@@ -17,7 +17,7 @@ from edgedec.runtime import Runtime
 from edgedec.spec import Output
 from edgedec.text.tokenizer import Tokenizer
 
-_DOES = {"vector": "embed", "vectors": "embed or rerank", "terms": "embed", "score": "rerank or classify"}
+_DOES = {"vector": "embed", "vectors": "embed tokens or rerank", "terms": "embed", "score": "rerank or classify"}
 
 
 @dataclass(frozen=True)

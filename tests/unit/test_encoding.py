@@ -306,3 +306,31 @@ def _words() -> Any:
     raw = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     return raw
+
+
+def test_late_interaction_sums_the_best_match_of_each_token(make: Make) -> None:
+    model = make(
+        checkpoints.sentence_encoder,
+        pooling="",
+        dense=20,
+        normalize=False,
+        query_prefix="query: ",
+        document_prefix="passage: ",
+    )
+    assert model.bundle.spec.output is not None
+    assert model.bundle.spec.output.kind == "vectors"
+    tokens = model.encoder.token_vectors(TEXTS, prompt="document")
+    asked = model.encoder.token_vectors(["who sat?"], prompt="query")[0]
+    assert [len(vectors) for vectors in tokens] == [len(model.tokenizer.encode("passage: " + text)) for text in TEXTS]
+    np.testing.assert_allclose(np.linalg.norm(asked, axis=1), 1, atol=1e-5)
+    expected = [max_sim(asked, vectors) for vectors in tokens]
+    found = model.rerank("who sat?", TEXTS)
+    assert [rank.index for rank in found] == np.argsort(-np.array(expected), kind="stable").tolist()
+    np.testing.assert_allclose(sorted(rank.score for rank in found), sorted(expected), atol=1e-4)
+    assert len(set(expected)) == len(TEXTS)
+    with pytest.raises(UsageError, match="cannot embed; this model can embed tokens or rerank"):
+        model.embed(TEXTS)
+
+
+def max_sim(asked: np.ndarray, held: np.ndarray) -> float:
+    return sum(max(float(query @ token) for token in held) for query in asked)
