@@ -33,6 +33,7 @@ PACKAGES = {
     "recipes": "edgedec.export.recipes",
     "quantized": "edgedec.export.quantized",
     "artifacts": "edgedec.export.artifacts",
+    "passes": "edgedec.export.passes",
     "benchmarks": "edgedec.cli.bench",
 }
 

@@ -7,7 +7,9 @@ the finished bundle with (`parity`).
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import MANIFEST, Bundle
 from edgedec.bundle.locate import is_gguf
-from edgedec.bundle.manifest import Text, WeightFormat, WeightLayout
+from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
@@ -27,86 +29,51 @@ from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
 from edgedec.export.encoders import ENCODER_FORMAT, check_encoder, encoder_facts, require_encoder_options
+from edgedec.export.export_options import LAYOUTS, ExportOptions
 from edgedec.export.float_run import FloatRun
-from edgedec.export.kv_heads import Heads, SmallerHeads, check_heads
+from edgedec.export.kv_heads import SmallerHeads, check_heads
 from edgedec.export.kv_heads_text import smaller_heads
 from edgedec.export.opening import open_source
+from edgedec.export.own_text import own_text
 from edgedec.export.parity import check_parity, parity
+from edgedec.export.passes import PassModel
+from edgedec.export.passes._all import Passed, Passing, Texts
+from edgedec.export.passes._calibration import LENGTH, OWN, wanted_tokens
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.models import Source
 from edgedec.models.drafts import known_kind
-from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
+from edgedec.spec import ModelSpec
 from edgedec.storage.files import replacing_folder
 from edgedec.text.tokenizer import Tokenizer
 
-LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
 DEFAULT_FORMAT: WeightFormat = "int4"
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 EMBEDDING = "model.embed_tokens.weight"
 _AS_THE_TARGET = DraftOptions()
+DEFAULT_OPTIONS = ExportOptions()
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both); None: the closest format for a quantized checkpoint, else int4. kv: cache
-    formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
-    everywhere. runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put
-    in, their matrices in the format draft_weights, or as the model's. kv_heads: key and value heads of each attention
-    block, fewer than the checkpoint has, or the share of all heads; 0: as many. recover: minutes of training after
-    that, on the calibration text."""
-
-    weights: str | None = None
-    head: str | None = None
-    embed: str | None = None
-    block: int = 32
-    kv: tuple[str, ...] = ("f32",)
-    target: str = "cpu"
-    context: int | None = None
-    calibrate: Path | None = None
-    check: bool = True
-    force: bool = False
-    name: str | None = None
-    threads: int = 0
-    runtimes: tuple[str, ...] | None = None
-    drafts: tuple[str, ...] = ()
-    draft_weights: str | None = None
-    kv_heads: Heads = 0
-    recover: float = 0.0
-
-    def __post_init__(self) -> None:
-        for flag, value in (("weights", self.weights), ("head", self.head), ("embed", self.embed)):
-            if value is not None and value not in WEIGHT_FORMATS:
-                raise UsageError(f"--{flag} {value}: must be one of {', '.join(WEIGHT_FORMATS)}")
-        if self.block not in (32, 64, 128):
-            raise UsageError(f"--block {self.block}: must be 32, 64 or 128")
-        if not self.kv or len(set(self.kv)) != len(self.kv) or not set(self.kv) <= set(KV_FORMATS):
-            raise UsageError(f"--kv {','.join(self.kv)}: must name some of {', '.join(KV_FORMATS)}, each once")
-        if self.recover and not (self.kv_heads and self.calibrate):
-            raise UsageError("--recover: trains what --kv-heads changed, on a text; give --kv-heads and --calibrate")
-        if self.target not in LAYOUTS:
-            raise UsageError(f"--target {self.target}: must be one of {', '.join(LAYOUTS)}")
-
-    @property
-    def needs_scales(self) -> bool:
-        return bool({"int8", "int4"} & set(self.kv))
+# How a model is stored to write calibration text.
+AT_EIGHT_BITS = ExportOptions(weights="int8", check=False, runtimes=())
 
 
 def export(
-    checkpoint: str, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = lambda *_: None
+    checkpoint: str, out: Path, options: ExportOptions = DEFAULT_OPTIONS, progress: Progress = lambda *_: None
 ) -> Bundle:
     """Export the checkpoint at a folder, a GGUF file or a hub id to the bundle folder `out`."""
     source = open_source(checkpoint)
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     try:
+        passing = Passing.of(out, source.folder, options, progress)
         with replacing_folder(out, force=options.force) as folder:
-            _Export(source, folder, options, progress, options.name or out.name).run()
+            _Export(source, folder, options, progress, options.name or out.name, passing).run()
             for draft in options.drafts:
                 put_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
+        passing.store.remove()
         return Bundle.open(out)
     except OSError as error:
         what = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
@@ -141,8 +108,11 @@ def _is_model(place: str) -> bool:
 class _Export:
     """One export into a staging folder."""
 
-    def __init__(self, source: Checkpoint, folder: Path, options: ExportOptions, progress: Progress, name: str) -> None:
+    def __init__(
+        self, source: Checkpoint, folder: Path, options: ExportOptions, progress: Progress, name: str, passing: Passing
+    ) -> None:
         self.source, self.folder, self.options, self.progress, self.name = source, folder, options, progress, name
+        self.passing, self.passed = passing, Passed()
         spec = source.spec(options.context)
         self.parts: dict[str, Source] = source.weights(spec)
         self.formats = self._formats(spec)
@@ -164,8 +134,10 @@ class _Export:
             self.heads = smaller_heads(self.whole, o.kv_heads, self._read_whole, texts["calibration"][0])
             self.spec = self.heads.spec
         recovered = {"recovered": self._recover(self.heads, text)} if self.heads and o.recover else {}
+        self.passed = self._passed(text)
         floats = FloatRun(self.spec, self._read, texts)
-        said, own = self.source.said(self.parts, self.kept), self._own_formats()
+        said, own = self.source.said(self.parts, self.kept), {**self._own_formats(), **self.passed.formats}
+        said = said | dict(self.passed.record)
         if o.kv_heads:
             said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
         of, fills = (self.name, self.spec, text, self.formats), self.source.diffusion(self.spec)
@@ -200,7 +172,26 @@ class _Export:
 
     def _add(self, add: Add, names: list[str]) -> None:
         for name in names:
-            add(name, lambda start, stop, name=name: self._read(name, start, stop), self.kept.get(name))  # type: ignore[misc]
+            read, kept = self.passed.read or self._read, self.passed.kept.get(name) or self.kept.get(name)
+            add(name, partial(read, name), kept)
+
+    def _passed(self, text: Text) -> Passed:
+        """What passes make of the weights."""
+        shapes = self.spec.tensors().values()
+        tokens, length = wanted_tokens(sum(map(prod, shapes))), min(LENGTH, self.spec.context_length)
+        encode = None if text.tokenizer is None else Tokenizer.load(self.folder / text.tokenizer).encode
+        texts, model = Texts(encode, self._own_text, tokens, length), PassModel(self.spec, self._read)
+        return self.passing.run(model, self.formats, self.options.block, frozenset(self.kept), texts)
+
+    def _own_text(self, tokens: int, length: int) -> tuple[NDArray[np.int64], ...]:
+        """Text that the model writes, stored in 8 bits for it."""
+        with TemporaryDirectory(prefix=".own-", dir=self.folder.parent) as folder:
+            options = replace(AT_EIGHT_BITS, context=self.options.context, kv_heads=self.options.kv_heads)
+            passing = Passing.of(Path(folder) / "bundle", self.source.folder, options, self.progress)
+            with replacing_folder(Path(folder) / "bundle") as staging:
+                _Export(self.source, staging, options, self.progress, self.name, passing).run()
+            bundle = Bundle.open(Path(folder) / "bundle")
+            return own_text(bundle, tokens, length, self.options.threads)
 
     def _kept(self, name: str) -> Kept | None:
         """How to read a matrix as stored; None if it has to be quantized. Without a requested format, the checkpoint's
@@ -276,7 +267,7 @@ class _Export:
                 ids = np.random.default_rng(seed).integers(0, self.spec.vocab_size, n)
                 found[purpose] = (ids, "random tokens (no tokenizer)")
             else:
-                path = path or Path(__file__).with_name(f"{purpose}.txt")
+                path = Path(__file__).with_name(f"{purpose}.txt") if path is None or str(path) == OWN else path
                 try:
                     content = path.read_text("utf-8")
                 except (OSError, UnicodeDecodeError) as error:

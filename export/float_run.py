@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import numpy as np
@@ -15,16 +15,13 @@ from edgedec.runtime.long_ropes import with_long_ropes
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec
 
+Texts = Mapping[str, tuple[NDArray[np.int64], str]]
+
 
 class FloatRun:
-    """The float model on some texts, a layer at a time."""
+    """texts: {purpose: (ids, description)}."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        read: Callable[[str, int, int], NDArray[np.float32]],
-        texts: dict[str, tuple[NDArray[np.int64], str]],
-    ) -> None:
+    def __init__(self, spec: ModelSpec, read: Callable[[str, int, int], NDArray[np.float32]], texts: Texts) -> None:
         # Reference in all but the ropes of long texts.
         self._runtime = cast(Reference, with_long_ropes(Reference(spec, read)))
         self._ids = {purpose: ids for purpose, (ids, _) in texts.items()}

@@ -6,17 +6,21 @@ from pathlib import Path
 
 from edgedec.bundle.cached import HubName
 from edgedec.bundle.locate import GGUF, HUB, is_gguf
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import CheckpointError, UsageError
+from edgedec.export.bundle_source import BundleSource
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.export.download import download, download_file
 from edgedec.export.gguf.checkpoint import GgufCheckpoint
 
 
 def open_source(place: str | Path) -> Checkpoint:
-    """The checkpoint at a folder, a GGUF file or a hub id, which is downloaded into the shared cache and checked."""
+    """The checkpoint at a folder, a bundle, a GGUF file or a hub id, which is downloaded and checked."""
     path = Path(place)
     if str(place).startswith(HUB) or not path.exists():
         path = _downloaded(str(place))
+    if (path / MANIFEST).is_file():
+        return BundleSource.of(path)
     if path.is_dir():
         files = sorted(path.glob(f"*{GGUF}"))
         if files and not (path / "config.json").exists():

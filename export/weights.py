@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.folder import ALIGN
+from edgedec.bundle.integers import filler, stands_for_zero
 from edgedec.bundle.interleave import pack, packed_zeros
 from edgedec.bundle.manifest import LANES, Tensor, WeightFormat, WeightLayout
-from edgedec.export.quantize import ZERO, Bytes, Format, Half, quantize
+from edgedec.export.quantize import Bytes, Format, Half, quantize
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]
@@ -77,7 +78,7 @@ class WeightsFile:
                 self._write(data)
             scales.append(chunk_scales)
         tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, self._layout)
-        if all((chunk == ZERO[fmt]).all() for chunk in zeros):
+        if all((chunk == stands_for_zero(fmt)).all() for chunk in zeros):
             return tensor
         return replace(tensor, zeros=self.array(packed_zeros(np.concatenate(zeros), tensor)))
 
@@ -111,7 +112,7 @@ def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], 
     scales [n, blocks] -> [groups, blocks, 16].
     """
     words = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint32)
-    return pack(words, 0x8888_8888 if fmt == "int4" else 0x8080_8080), pack(scales, 0)
+    return pack(words, filler(fmt)), pack(scales, 0)
 
 
 def _chunks(shape: tuple[int, ...], step: int = 1) -> list[tuple[int, int]]:

@@ -165,7 +165,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if contents.encoder is not None:
+    if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
         return VERSION
     if contents.diffusion is not None:
         return WITH_DIFFUSION

@@ -36,6 +36,7 @@ NAMED = {
     "verify": "`--diffusion verify=…`: [diffusion](diffusion.md)",
     "fits": "`--diffusion fits=…`: [diffusion](diffusion.md)",
     "ends": "`--diffusion ends=…`: [diffusion](diffusion.md)",
+    "passes": "`--passes` of `export` and `quantize`: [quantization](quantization.md)",
 }
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.advice import advice
 from edgedec.bundle.diffusion import check_diffusion
+from edgedec.bundle.integers import Integers, is_integer, together, unpacked, values
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion, UsageError
@@ -150,16 +151,13 @@ class Bundle:
 def dequantize(
     data: NDArray[np.uint8],
     scales: NDArray[Any],
-    fmt: Literal["int4", "int8"],
+    fmt: Integers,
     width: int,
     zeros: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.float32]:
     """data uint8 [n, blocks, bytes of a block], scales and zero points [n, blocks] -> float32 [n, width]."""
-    if fmt == "int4":
-        data = np.stack([data & 15, data >> 4], axis=-1).reshape(*scales.shape, -1)
-    q = data.astype(np.float32) - (np.float32(8 if fmt == "int4" else 128) if zeros is None else zeros[..., None])
-    values = q * scales.astype(np.float32)[..., None]
-    return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
+    found = values(unpacked(data, fmt), fmt, zeros) * scales.astype(np.float32)[..., None]
+    return np.ascontiguousarray(found.reshape(len(scales), -1)[:, :width])
 
 
 def is_plain(name: str) -> bool:
@@ -267,12 +265,13 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
     """(name, offset, bytes) of everything in the weights file."""
     spec = manifest.spec
     for name, tensor in manifest.tensors.items():
-        if tensor.format in ("int4", "int8"):
-            if tensor.block not in (16, 32, 64, 128, 256) or name not in spec.matrices:
+        if is_integer(tensor.format):
+            whole = tensor.block in (16, 32, 64, 128, 256) and tensor.block % together(tensor.format) == 0
+            if not whole or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
-            if tensor.zeros and (tensor.block < 32 or name == "embed"):
-                raise BundleCorrupt(f"tensor {name}: zero points in blocks of {tensor.block}")
+            if tensor.zeros and (tensor.block < 32 or name == "embed" or tensor.format in ("int3", "int2")):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} zero points in blocks of {tensor.block}")
             if tensor.zeros:
                 yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
         elif tensor.zeros:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
+from edgedec.bundle.integers import code_bytes, is_integer
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
 VERSION = 8
-WITH_DIFFUSION = 7  # without the facts of a text encoder
+WITH_DIFFUSION = 7  # without int3, int2 and the facts of a text encoder, and still written where there are none
 WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
 WITH_ZEROS = 5  # without a second set of ropes
 OLDEST = 4  # and without zero points
@@ -22,7 +23,7 @@ TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model ge
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing
 LANES = 16
 
-WeightFormat = Literal["f32", "f16", "int8", "int4"]
+WeightFormat = Literal["f32", "f16", "int8", "int4", "int3", "int2"]
 KVFormat = Literal["f32", "f16", "int8", "int4"]
 WeightLayout = Literal["rows", "interleave16"]
 
@@ -33,7 +34,10 @@ class Tensor:
 
     int4: uint8 [out, blocks, block/2], low nibble first, value (q - 8) * scale
     int8: uint8 [out, blocks, block],                      value (q - 128) * scale
-    both with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`.
+    int3: uint8 [out, blocks, block * 3/8], bit planes,    value (q - 4) * scale
+    int2: uint8 [out, blocks, block/4], a bit plane,       value (2 q - 3) * scale
+    all with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`. How codes lie in bytes:
+    `integers.py`.
 
     That is the layout `rows`. In `interleave16` the same bytes of 16 rows lie side by side, four and four:
     data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`interleave.py`).
@@ -57,7 +61,7 @@ class Tensor:
 
     @property
     def block_bytes(self) -> int:
-        return self.block // 2 if self.format == "int4" else self.block
+        return code_bytes(self.format, self.block) if is_integer(self.format) else self.block
 
     @property
     def groups(self) -> int:
@@ -66,7 +70,7 @@ class Tensor:
 
     @property
     def data_bytes(self) -> int:
-        if self.format in ("int4", "int8"):
+        if is_integer(self.format):
             return self._stored_rows * self.blocks * self.block_bytes
         return prod(self.shape) * (4 if self.format == "f32" else 2)
 
@@ -92,7 +96,7 @@ class Tensor:
 
     def part(self, start: int, stop: int) -> Tensor:
         """Rows start..stop as a tensor of its own; of interleaved ones both are multiples of 16."""
-        quantized, (_, *rest) = self.format in ("int4", "int8"), self.shape
+        quantized, (_, *rest) = is_integer(self.format), self.shape
         width = self.blocks * self.block_bytes if quantized else prod(rest) * (4 if self.format == "f32" else 2)
         scales = self.scales + start * self.blocks * 2 if quantized else 0
         zeros = self.zeros + start * self.zero_row_bytes // 2 if self.zeros else 0

@@ -26,7 +26,7 @@ from edgedec.errors import EdgedecError
 # named here comes last.
 _ORDER = (
     *("run", "chat", "serve", "batch", "embed", "rerank", "classify", "trace"),
-    *("export", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
+    *("export", "quantize", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
     *("train-heads", "train-cache", "train-exits", "train-diffusion", "calibrate", "datastore"),
     *("inspect", "verify", "sign", "trust"),
     *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),

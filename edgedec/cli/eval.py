@@ -1,7 +1,8 @@
-"""`edgedec eval`: how well a bundle predicts a text."""
+"""`edgedec eval`: how well a bundle predicts a text, and how far it is from another."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback()
 def evaluate() -> None:
-    """Measure how well a bundle predicts a text.
+    """Measure how well a bundle predicts a text, and how far it is from another bundle.
 
     \b
     Examples:
       edgedec eval ppl wiki.txt -m ./smol
       edgedec eval ppl wiki.txt -m ./smol --limit 4096 --json
+      edgedec eval kl wiki.txt -m ./smol-int3 --to ./smol-f32
     """
 
 
@@ -73,6 +75,47 @@ def ppl(
         "bits_per_byte": found.bits / n_bytes if n_bytes else None,
     }
     print_json(facts) if json else _show(facts)
+
+
+@app.command()
+def kl(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    to: Annotated[str, typer.Option(metavar="BUNDLE", help="The bundle to compare with, such as one of floats.")],
+    model: o.ModelName = "nano",
+    window: Annotated[
+        int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 512 by default.")
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
+    ] = 0,
+    threads: o.Threads = 0,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    json: o.Json = False,
+) -> None:
+    """KL divergence from another bundle on a text: mean, 99th percentile, equal likeliest tokens.
+
+    \b
+    Examples:
+      edgedec eval kl wiki.txt -m ./smol-int3 --to ./smol-f32
+      edgedec eval kl wiki.txt -m ./smol --to ./smol-f32 --window 256 --limit 4096 --json
+    """
+    from edgedec.bench.divergence import divergence
+
+    text = o.read_text(file)
+    opened, reference = (o.open_model(name, engine, threads, kv) for name in (model, to))
+    ids = opened.tokenizer.encode(text)
+    ids = ids[:limit] if limit else ids
+    window = window or min(512, opened.spec.context_length, reference.spec.context_length)
+    with progress_bar(quiet=json) as show:
+        found = divergence(opened.runtime, reference.runtime, ids, window, partial(show, "tokens"))
+    names = {"model": opened.bundle.manifest.name, "to": reference.bundle.manifest.name}
+    facts = {"file": str(file), **names, "window": window, **found.to_json()}
+    if json:
+        print_json(facts)
+        return
+    print(f"KL {found.kl:.4f} nats a token, 99th percentile {found.kl_99:.3f}, {found.top1:.1%} the same top token")
+    print(f"perplexity {found.perplexity:.4f} beside {found.reference:.4f} ({found.tokens} tokens, window {window})")
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -32,6 +32,14 @@ class Machine(StrEnum):
     cpu = "cpu"
 
 
+class Quality(StrEnum):
+    """A choice of passes."""
+
+    fast = "fast"
+    good = "good"
+    best = "best"
+
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -57,10 +65,6 @@ class FormatFlags:
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by."),
-    ] = None
     runtimes: Annotated[
         str,
         typer.Option(
@@ -81,9 +85,38 @@ class FormatFlags:
             "kv": names(self.kv),
             "target": self.target.value,
             "context": self.ctx_size or None,
-            "calibrate": self.calibrate,
             "runtimes": names(self.runtimes) if self.runtimes else None,
         }
+
+
+@dataclass(frozen=True)
+class PassFlags:
+    """What is done to the weights before they are stored."""
+
+    passes: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME:OPTION=VALUE+…", show_default=False, help="Passes over the weights: edgedec plugins passes."
+        ),
+    ] = ""
+    quality: Annotated[
+        Quality,
+        typer.Option(help="A choice of passes: nearest rounding (fast), GPTQ (good), AWQ and more GPTQ (best)."),
+    ] = Quality.fast
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            "--calibration",
+            metavar="FILE|own",
+            show_default=False,
+            help="Text for passes (by default the model's own) and to scale int8 and int4 caches by.",
+        ),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """As fields of `ExportOptions`."""
+        return {"passes": self.passes, "quality": self.quality.value, "calibrate": self.calibrate}
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,7 @@ def export(
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
     formats: FormatFlags,
+    passes: PassFlags,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
     drafts: DraftFlags,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
@@ -156,6 +190,7 @@ def export(
     \b
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
+      edgedec export ./SmolLM2-135M-Instruct -o smol --passes awq+gptq --calibrate notes.txt
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
       edgedec export ./Llama-3.1-8B-Instruct -o llama --draft ./EAGLE3-LLaMA3.1-Instruct-8B
@@ -165,7 +200,7 @@ def export(
         return
     exporter = export_module("exporter", "export")
     settings = {"check": not no_check, "force": force, "name": name, "threads": threads}
-    chosen = exporter.ExportOptions(**formats.options(), **drafts.options(), **settings)
+    chosen = exporter.ExportOptions(**formats.options(), **passes.options(), **drafts.options(), **settings)
     began = perf_counter()
     with progress_bar(quiet=json) as show:
         try:
@@ -175,7 +210,7 @@ def export(
                 raise
             way = f"edgedec export {checkpoint} --via optimum -o {out}"
             raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
-    _show(bundle, perf_counter() - began, json)
+    show_made(bundle, perf_counter() - began, json)
 
 
 def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> None:
@@ -183,7 +218,7 @@ def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> 
     from edgedec.cli.import_ import show_imported
 
     formats = ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes")
-    for name in (*formats, "draft", "kv_heads", "recover"):
+    for name in (*formats, "draft", "kv_heads", "recover", "passes"):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             flag = "for" if name == "runtimes" else name.replace("_", "-")
@@ -198,9 +233,9 @@ def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> 
     show_imported(found, json)
 
 
-def _show(bundle: Bundle, seconds: float, json: bool) -> None:
+def show_made(bundle: Bundle, seconds: float, json: bool) -> None:
     from edgedec.bench.timing import peak_memory
-    from edgedec.cli.inspect import PARITY_HEADER, describe, integers_kept, parity_rows
+    from edgedec.cli.inspect import PARITY_HEADER, describe, integers_kept, parity_rows, passes_run
 
     peak = peak_memory()
     report = describe(bundle) | {"seconds": round(seconds, 2), "peak_bytes": peak}
@@ -212,5 +247,7 @@ def _show(bundle: Bundle, seconds: float, json: bool) -> None:
     print(f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight, made in {cost}")
     if bundle.manifest.source.get("method"):
         print(integers_kept(bundle.manifest.source))
+    if bundle.manifest.source.get("passes"):
+        print(passes_run(bundle.manifest.source))
     if report["parity"]:
         print_table(parity_rows(report["parity"]), PARITY_HEADER)

@@ -143,6 +143,13 @@ def integers_kept(source: dict[str, Any]) -> str:
     return f"{of}: {'; '.join(said)}"
 
 
+def passes_run(source: dict[str, Any]) -> str:
+    """What was done to the weights: "gptq, calibrated on 16384 tokens of notes.txt (sha256 5e4ab2ad…)"."""
+    text = source["calibration"]
+    what = "its own text" if text["text"] == "own" else text["text"]
+    return f"{source['passes']}, calibrated on {text['tokens']} tokens of {what} (sha256 {text['sha256'][:8]}…)"
+
+
 # Fields of blocks that have lines of their own.
 _SHOWN_APART = ("count", "rope", "window")
 PARITY_HEADER = ("", "perplexity", "KL nats/token", "same top token")
@@ -220,6 +227,10 @@ def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "files for", ", ".join(r["artifacts"]) or "runtimes that need none"
     if r["source"].get("method"):
         yield "made of", integers_kept(r["source"])
+    if r["source"].get("bundle"):
+        yield "made of", f"the bundle {r['source']['bundle']} ({r['source']['stored']})"
+    if r["source"].get("passes"):
+        yield "passes", passes_run(r["source"])
     yield "made by", r["producer"]
 
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 KV_FORMATS = ("f32", "f16", "int8", "int4")
-WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
+WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
 Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
 

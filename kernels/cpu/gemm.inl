@@ -55,6 +55,18 @@ ED_IN void each(F f) {
   each_of(f, std::make_integer_sequence<int, N>());
 }
 
+// The codes of int3 and int2, times their step, in bytes: of inputs 4 * AT to 4 * AT + 3 of a step of 32. A plane of two
+// bits is a line for 16 inputs, the plane of one bit (int3) a line for all: the bits of inputs in a row lie 2 or 1 apart.
+template <int FORMAT, int AT>
+ED_IN auto plane_bytes(const uint8_t* step) {
+  const auto low = nbytes(step + 64 * (AT / 4));
+  if constexpr (FORMAT == INT2) {
+    return nbits<2 * (AT % 4) - 1, 6>(low);
+  } else {
+    return nor8(nbits<2 * (AT % 4), 3>(low), nbits<AT - 2, 4>(nbytes(step + 128)));
+  }
+}
+
 #ifndef ED_OWN_STEP
 // The nibbles of 64 bytes, and what is added to each.
 template <int HOW, class Bytes>
@@ -91,6 +103,21 @@ ED_IN void step_sums(const uint8_t* const* w, size_t ahead, const int8_t* const*
       });
     });
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end4(part[m][v], c[m]); }); });
+  } else if constexpr (in_planes(FORMAT)) {
+    acc4 part[M][V];
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin4(c[m]); }); });
+    each<V>([&](auto v) ED_INLINED {
+      each<step_lines(FORMAT, STEP)>([&](auto j) ED_INLINED { nprefetch(w[v] + ahead + 64 * j); });
+    });
+    each<STEP / 4>([&](auto j) ED_INLINED {
+      w4 ready[V];
+      each<V>([&](auto v) ED_INLINED { ready[v] = ready4(plane_bytes<FORMAT, j>(w[v])); });
+      each<M>([&](auto m) ED_INLINED {
+        const auto x0 = nspread(x[m] + 4 * j);
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot4(part[m][v], ready[v], x0); });
+      });
+    });
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end4(part[m][v], c[m]); }); });
   } else {
     acc8 part[M][V];
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin8(c[m]); }); });
@@ -123,7 +150,7 @@ struct Sums {
 // sums[m * V + v] = row m0 + m times vector v. Not inlined, because its registers would be shared with the caller's.
 template <int FORMAT, int STEP, int M, int V, int ZEROS>
 ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
-  constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
+  constexpr int LINES = step_lines(FORMAT, STEP);  // 64 bytes each
   // Of one or two rows there are more bytes than sums.
   constexpr int HOW = ZEROS != IN_STEP || !ZERO_BYTES ? OFFSETS : M > 2 ? ADDED : BEGUN;
   constexpr int S = step_vectors(M, V);
@@ -243,6 +270,10 @@ static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Qua
   else if (w.zeros)
     per_block == 1 ? tile_of<INT8, 32, V, BY_STEP>(m, at, per_block, a, m0, sums)
                    : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
+  else if (w.format == INT3)
+    tile_of<INT3, 32, V>(m, at, per_block, a, m0, sums);
+  else if (w.format == INT2)
+    tile_of<INT2, 32, V>(m, at, per_block, a, m0, sums);
   else if (w.format == INT4)
     w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
                    : tile_of<INT4, 16, V>(m, at, per_block, a, m0, sums);
@@ -280,6 +311,9 @@ static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
     }
 }
 
+// What missing rows are made of, by format; their scales are 0.
+constexpr uint8_t FILLERS[] = {0, 0, 0, 0x80, 0x88, 0, 0};
+
 // Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
 static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales, uint8_t* zeros) {
   size_t row_bytes = w.group_bytes() / LANES;
@@ -297,7 +331,7 @@ static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scal
   for (int r = 0; r < LANES; r++) {
     int n = group * LANES + r;
     if (n >= w.n) {
-      for (size_t j = 0; j < row_bytes / 4; j++) std::memset(data + j * 64 + r * 4, w.format == INT4 ? 0x88 : 0x80, 4);
+      for (size_t j = 0; j < row_bytes / 4; j++) std::memset(data + j * 64 + r * 4, FILLERS[w.format], 4);
       for (int b = 0; b < blocks; b++) scales[b * LANES + r] = 0;
       continue;
     }

@@ -34,7 +34,14 @@
 
 namespace edgedec {
 
-enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6 };
+constexpr bool in_planes(int format) { return format == INT3 || format == INT2; }
+constexpr int bits_of(int format) { return format == INT8 ? 8 : format == INT4 ? 4 : format == INT3 ? 3 : 2; }
+// Bytes of 16 outputs in a step of so many inputs, in lines of 64.
+constexpr int step_lines(int format, int step) { return step * bits_of(format) / 32; }
+// A weight is (code * step - zero) * scale, where no zero points are stored. Of int2 products take code * step from its bits.
+constexpr int code_step(int format) { return format == INT2 ? 2 : 1; }
+constexpr int code_zero(int format) { return format == INT8 ? 128 : format == INT4 ? 8 : format == INT3 ? 4 : 3; }
 enum Layout { ROWS = 0, INTERLEAVE16 = 1 };
 enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
 
@@ -59,8 +66,8 @@ struct Matrix {
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
   bool zeros_in_steps() const { return zeros && format == INT4; }
-  bool quantized() const { return format == INT8 || format == INT4; }
-  size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
+  bool quantized() const { return format >= INT8; }
+  size_t group_bytes() const { return (size_t)LANES * kpad() * bits_of(format) / 8; }
   // Bytes of the zero points of a row (by rows), or of a group (packed).
   size_t zero_bytes() const {
     if (!zeros) return 0;
@@ -72,7 +79,7 @@ struct Matrix {
     return zeros ? zeros + (layout == ROWS ? row : row / LANES) * zero_bytes() : nullptr;
   }
   int zero(int row, int block) const {
-    if (!zeros) return format == INT4 ? 8 : 128;
+    if (!zeros) return code_zero(format);
     const uint8_t* p = zeros_from(row);
     if (layout == ROWS) return format == INT4 ? p[block / 2] >> 4 * (block % 2) & 15 : p[block];
     return format == INT4 ? p[block * 8 + row % 8] >> row % LANES / 8 * 4 & 15 : p[block * LANES + row % LANES];
@@ -99,7 +106,7 @@ struct Matrix {
 };
 
 // Rows of activations ready to be multiplied. Quantized: a row is records, one a step: its int8 inputs, ordered as the
-// weights of the format want them (int4: 0 2 4 6 1 3 5 7 of every eight), and a Step. For float weights only `x` is read.
+// weights of the format want them (int4: 0 2 4 6 1 3 5 7 of every eight; all others as they come), and a Step. For float weights only `x` is read.
 struct QuantizedActivations {
   // Beside the inputs of a step: what one unit of them is, -`stands_for_zero` times their sum; and for weights with zero
   // points their sum if `zeros_in_steps`, else, where the step begins a block, the scaled sum of the block; less their sum.

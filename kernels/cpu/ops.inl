@@ -65,6 +65,7 @@ ED_IN void order16(int8_t* q) {
 // The amount that `offset` subtracts from each weight in products.
 static int stands_for_zero(const Matrix& w) {
   if (w.format == INT8) return OFFSET8;
+  if (in_planes(w.format)) return code_zero(w.format);
   return ZERO_BYTES && w.zeros_in_steps() ? 15 : 8;  // so that bytes hold weights less their zero points
 }
 
@@ -197,12 +198,21 @@ static float sum_exp(const float* x, int n, float max, float scale) {
 
 // ---- embedding rows ----------------------------------------------------------------------------
 
-// The bytes that hold inputs k to k + 3 (int8) or k to k + 7 (int4) of an output row.
-ED_IN const uint8_t* quantized_bytes(const Matrix& w, int row, int k) {
-  int per = w.format == INT4 ? 8 : 4;
+// Word `word` (four bytes) of an output row.
+ED_IN const uint8_t* quantized_word(const Matrix& w, int row, int word) {
   size_t row_bytes = w.group_bytes() / LANES;
-  if (w.layout == ROWS) return w.data + row * row_bytes + k / per * 4;
-  return w.data + row / LANES * w.group_bytes() + (size_t)(k / per) * 64 + row % LANES * 4;
+  if (w.layout == ROWS) return w.data + row * row_bytes + (size_t)word * 4;
+  return w.data + row / LANES * w.group_bytes() + (size_t)word * 64 + row % LANES * 4;
+}
+
+// The code of input k of an output row.
+ED_IN int code_of(const Matrix& w, int row, int k) {
+  if (w.format == INT8) return quantized_word(w, row, k / 4)[k % 4];
+  if (w.format == INT4) return quantized_word(w, row, k / 8)[k % 8 / 2] >> (k & 1 ? 4 : 0) & 15;
+  const int words = step_lines(w.format, 32), first = k / 32 * words;
+  const int low = quantized_word(w, row, first + k % 32 / 16)[k % 4] >> 2 * (k % 16 / 4) & 3;
+  if (w.format == INT2) return low;
+  return low | (quantized_word(w, row, first + 2)[k % 4] >> k % 32 / 4 & 1) << 2;
 }
 
 ED_IN float scale_of(const Matrix& w, int row, int block) {
@@ -227,9 +237,7 @@ static void embed(const Matrix& w, int row, float scale, float* y) {
   int zero = 0;
   for (int i = 0; i < k; i++) {
     if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block), zero = w.zero(row, i / w.block);
-    const uint8_t* b = quantized_bytes(w, row, i);
-    int q = w.format == INT4 ? b[i % 8 / 2] >> (i & 1 ? 4 : 0) & 15 : b[i % 4];
-    y[i] = (float)(q - zero) * block_scale * scale;
+    y[i] = (float)(code_of(w, row, i) * code_step(w.format) - zero) * block_scale * scale;
   }
 }
 

@@ -103,12 +103,26 @@ struct Weights {
     return value[(size_t)row * m.kpad() + k] * (m.quantized() ? scale[(size_t)row * m.blocks() + k / m.block] : 1);
   }
   std::string name() const {
-    const char* formats[] = {"", "f32", "f16", "int8", "int4"};
+    const char* formats[] = {"", "f32", "f16", "int8", "int4", "int3", "int2"};
     return std::string(formats[m.format]) + (m.layout == ROWS ? " by rows " : " packed ") + std::to_string(m.n) + "x" +
            std::to_string(m.k) + " in blocks of " + std::to_string(m.block) + (m.zeros ? " with zero points" : "");
   }
 
  private:
+  // Four bytes of an output's row.
+  uint8_t* word(int r, int at) {
+    const int words = m.kpad() * bits_of(m.format) / 32;
+    return &data[4 * (m.layout == ROWS ? (size_t)r * words + at : (size_t)(r / LANES * words + at) * LANES + r % LANES)];
+  }
+  // A code where docs/bundle-format.md says it lies.
+  void store(int r, int k, int q) {
+    if (m.format == INT8) word(r, k / 4)[k % 4] = (uint8_t)q;
+    if (m.format == INT4) word(r, k / 8)[k % 8 / 2] |= (uint8_t)(q << (k & 1 ? 4 : 0));
+    if (!in_planes(m.format)) return;
+    const int first = k / 32 * (m.format == INT3 ? 3 : 2);
+    word(r, first + k % 32 / 16)[k % 4] |= (uint8_t)((q & 3) << 2 * (k % 16 / 4));
+    if (m.format == INT3) word(r, first + 2)[k % 4] |= (uint8_t)(q >> 2 << k % 32 / 4);
+  }
   void floats(Random& random) {
     data.resize(value.size() * (m.format == F32 ? 4 : 2));
     for (size_t i = 0; i < value.size(); i++) {
@@ -137,18 +151,15 @@ struct Weights {
   }
   // Inputs from k on, and outputs from n on in the packed layout, are garbage.
   void quantized(Random& random) {
-    int rows = m.layout == ROWS ? m.n : m.groups() * LANES, per = m.format == INT4 ? 8 : 4;
-    data.resize((size_t)rows * m.kpad() * 4 / per);
+    const int rows = m.layout == ROWS ? m.n : m.groups() * LANES, codes = 1 << bits_of(m.format);
+    data.assign((size_t)rows * m.kpad() * bits_of(m.format) / 8, 0);
     scales.resize((size_t)rows * m.blocks());
     scale.resize((size_t)m.n * m.blocks());
     for (int r = 0; r < rows; r++) {
       for (int k = 0; k < m.kpad(); k++) {
-        int q = r < m.n ? random.below(m.format == INT4 ? 16 : 256) : 3;
-        size_t word = m.layout == ROWS ? ((size_t)r * m.kpad() + k) / per
-                                       : (size_t)(r / LANES * (m.kpad() / per) + k / per) * LANES + r % LANES;
-        uint8_t& byte = data[word * 4 + (m.format == INT4 ? k % 8 / 2 : k % 4)];
-        byte = (uint8_t)(m.format == INT8 ? q : k & 1 ? byte | q << 4 : q);
-        if (r < m.n) value[(size_t)r * m.kpad() + k] = q - (m.format == INT4 ? 8 : 128);
+        const int q = r < m.n ? random.below(codes) : 3;
+        store(r, k, q);
+        if (r < m.n) value[(size_t)r * m.kpad() + k] = m.format == INT8 ? q - 128 : m.format == INT4 ? q - 8 : m.format == INT3 ? q - 4 : 2 * q - 3;
       }
       for (int b = 0; b < m.blocks(); b++) {
         uint16_t h = random.half(random.below(9) ? 0x0c00 : 0, 0x2800);
@@ -391,12 +402,13 @@ static void check_ops(const std::vector<Unit>& all) {
       return out;
     });
   }
-  for (int format : {F32, F16, INT8, INT4})
+  for (int format : {F32, F16, INT8, INT4, INT3, INT2})
     for (int layout : {ROWS, INTERLEAVE16}) {
       bool floats = format == F32 || format == F16;
       if (floats && layout == INTERLEAVE16) continue;
       for (int k : {1, 16, 83, 84}) {
-        const Weights w(format, layout, 21, k, floats ? 0 : k > 80 ? 32 : 16, 5, !floats && k == 84);
+        const bool planes = in_planes(format);
+        const Weights w(format, layout, 21, k, floats ? 0 : k > 80 || planes ? 32 : 16, 5, !floats && !planes && k == 84);
         for (int row : {0, 7, 15, 16, 20}) {
           std::vector<double> exact(k);
           for (int i = 0; i < k; i++) exact[i] = w.at(row, i) * 3.7f;
@@ -448,6 +460,12 @@ int main() {
   unsigned seed = 1;
   for (int format : {INT4, INT8})
     for (int block : {16, 32, 64, 128, 256}) {
+      check_product(all, format, 37, 300, block, seed += 10);
+      check_product(all, format, 64, 77, block, seed += 10);
+      check_product(all, format, 3, 9, block, seed += 10);
+    }
+  for (int format : {INT3, INT2})
+    for (int block : {32, 64, 128, 256}) {
       check_product(all, format, 37, 300, block, seed += 10);
       check_product(all, format, 64, 77, block, seed += 10);
       check_product(all, format, 3, 9, block, seed += 10);

@@ -140,8 +140,10 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arguments_out_of_range() -> None:
     rows = np.zeros((1, 4), np.float32)
-    with pytest.raises(UsageError, match="'int3' is not one of int4, int8"):
-        quantize(rows, "int3", 4)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'int5' is not one of int8, int4, int3, int2"):
+        quantize(rows, "int5", 4)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="block 16: int3 needs a multiple of 32 weights"):
+        quantize(rows, "int3", 16)
     for block in (0, 1, 33):
-        with pytest.raises(UsageError, match="must be an even number"):
+        with pytest.raises(UsageError, match="needs a multiple of 2"):
             quantize(rows, "int4", block)

@@ -27,6 +27,8 @@ class KV(StrEnum):
 
 
 class Weights(StrEnum):
+    int2 = "int2"
+    int3 = "int3"
     int4 = "int4"
     int8 = "int8"
     f16 = "f16"

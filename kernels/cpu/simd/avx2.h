@@ -127,6 +127,16 @@ ED_IN Pair nibbles(ni raw) {
   const ni low = _mm256_set1_epi8(15);
   return {_mm256_and_si256(raw, low), _mm256_and_si256(_mm256_srli_epi16(raw, 4), low)};
 }
+// Of each byte the bits of MASK, after a shift to the right by BY (to the left where it is negative).
+template <int BY, int MASK>
+ED_IN ni nbits(ni raw) {
+  const ni mask = _mm256_set1_epi8(MASK);
+  if constexpr (BY < 0) return _mm256_and_si256(_mm256_slli_epi16(raw, -BY), mask);
+  else return _mm256_and_si256(_mm256_srli_epi16(raw, BY), mask);
+}
+ED_IN ni nor8(ni a, ni b) { return _mm256_or_si256(a, b); }
+using w4 = ni;
+ED_IN w4 ready4(ni bytes) { return bytes; }
 using acc4 = ni;
 using acc8 = ni;
 #ifdef ED_VNNI

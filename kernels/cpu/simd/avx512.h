@@ -112,6 +112,16 @@ ED_IN Pair nibbles(ni raw) {
   const ni low = _mm512_set1_epi8(15);
   return {_mm512_and_si512(raw, low), _mm512_and_si512(_mm512_srli_epi16(raw, 4), low)};
 }
+// Of each byte the bits of MASK, after a shift to the right by BY (to the left where it is negative).
+template <int BY, int MASK>
+ED_IN ni nbits(ni raw) {
+  const ni mask = _mm512_set1_epi8(MASK);
+  if constexpr (BY < 0) return _mm512_and_si512(_mm512_slli_epi16(raw, -BY), mask);
+  else return _mm512_and_si512(_mm512_srli_epi16(raw, BY), mask);
+}
+ED_IN ni nor8(ni a, ni b) { return _mm512_or_si512(a, b); }
+using w4 = ni;
+ED_IN w4 ready4(ni bytes) { return bytes; }
 ED_IN acc4 begin4(int c) { return _mm512_set1_epi32(c); }
 ED_IN acc4 dot4(acc4 a, ni w, ni x) { return _mm512_dpbusd_epi32(a, w, x); }
 ED_IN ni end4(acc4 a, int) { return a; }

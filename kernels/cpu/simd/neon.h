@@ -142,11 +142,33 @@ ED_IN nf nload_zeros4(const uint8_t* p, int shift) {
 }
 ED_IN nf nload_zeros8(const uint8_t* p) { return vcvtq_f32_s32(vsubq_s32(vdupq_n_s32(128), widened4(p))); }
 
-// The weights of the first and the second four of eight stored inputs, four outputs each.
+// Of each byte the bits of MASK, after a shift to the right by BY (to the left where it is negative).
+template <int BY, int MASK>
+ED_IN uint8x16_t nbits(uint8x16_t raw) {
+  const uint8x16_t mask = vdupq_n_u8(MASK);
+  if constexpr (BY < 0) return vandq_u8(vshlq_n_u8(raw, -BY), mask);
+  else if constexpr (BY > 0) return vandq_u8(vshrq_n_u8(raw, BY), mask);
+  else return vandq_u8(raw, mask);
+}
+ED_IN uint8x16_t nor8(uint8x16_t a, uint8x16_t b) { return vorrq_u8(a, b); }
+// See gemm.inl.
+template <int FORMAT, int AT>
+ED_IN auto plane_bytes(const uint8_t* step);
+template <int FORMAT, int EIGHT>
+ED_IN Pair planes_of_eight(const uint8_t* w) {
+  return {vreinterpretq_s8_u8(plane_bytes<FORMAT, 2 * EIGHT>(w)), vreinterpretq_s8_u8(plane_bytes<FORMAT, 2 * EIGHT + 1>(w))};
+}
+
+// The weights of the first and the second four of the stored inputs 8 * eight to 8 * eight + 7 of a step, four outputs each.
 template <int FORMAT>
-ED_IN Pair eight_inputs(const uint8_t* p) {
-  if constexpr (FORMAT == edgedec::INT4) return nibbles(nbytes(p));
-  else return {ready8(nbytes(p)), ready8(nbytes(p + 64))};
+ED_IN Pair eight_inputs(const uint8_t* w, int eight) {
+  if constexpr (edgedec::in_planes(FORMAT))
+    return eight == 0   ? planes_of_eight<FORMAT, 0>(w)
+           : eight == 1 ? planes_of_eight<FORMAT, 1>(w)
+           : eight == 2 ? planes_of_eight<FORMAT, 2>(w)
+                        : planes_of_eight<FORMAT, 3>(w);
+  else if constexpr (FORMAT == edgedec::INT4) return nibbles(nbytes(w + 64 * eight));
+  else return {ready8(nbytes(w + 128 * eight)), ready8(nbytes(w + 128 * eight + 64))};
 }
 
 // Every lane's four weights times the same four of sixteen inputs.
@@ -158,7 +180,6 @@ ED_IN ni dot(ni sum, int8x16_t w, int8x16_t x) {
 // sum[m][v] = the STEP inputs at q[m] times the weights at w[v], and c[m].
 template <int FORMAT, int STEP, int M, int V>
 ED_IN void dot_sums(const uint8_t* const* w, const int8_t* const* q, const int* c, ni (&sum)[M][V]) {
-  constexpr int BYTES = FORMAT == edgedec::INT4 ? 64 : 128;  // of eight inputs
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) sum[m][v] = niset(c[m]);
 #pragma GCC unroll 2
@@ -166,10 +187,9 @@ ED_IN void dot_sums(const uint8_t* const* w, const int8_t* const* q, const int* 
     int8x16_t x[M];
     for (int m = 0; m < M; m++) x[m] = vld1q_s8(q[m] + 16 * i);
     for (int v = 0; v < V; v++) {
-      const uint8_t* p = w[v] + BYTES * 2 * i;
-      Pair y = eight_inputs<FORMAT>(p);
+      Pair y = eight_inputs<FORMAT>(w[v], 2 * i);
       for (int m = 0; m < M; m++) sum[m][v] = dot<1>(dot<0>(sum[m][v], y.lo, x[m]), y.hi, x[m]);
-      y = eight_inputs<FORMAT>(p + BYTES);
+      y = eight_inputs<FORMAT>(w[v], 2 * i + 1);
       for (int m = 0; m < M; m++) sum[m][v] = dot<3>(dot<2>(sum[m][v], y.lo, x[m]), y.hi, x[m]);
     }
   }
@@ -188,7 +208,6 @@ ED_IN int64x2_t as64(int8x16_t a) { return vreinterpretq_s64_s8(a); }
 // The same; an instruction takes eight inputs of two rows and two outputs. An odd last row is its own partner.
 template <int FORMAT, int STEP, int M, int V>
 ED_IN void matrix_sums(const uint8_t* const* w, const int8_t* const* q, const int* c, ni (&sum)[M][V]) {
-  constexpr int BYTES = FORMAT == edgedec::INT4 ? 64 : 128;  // of eight inputs
   constexpr int PAIRS = (M + 1) / 2;
   ni part[PAIRS][2 * V];  // row a: outputs 0 1, row b: outputs 0 1; the same of 2 3
   for (int p = 0; p < PAIRS; p++) {
@@ -207,7 +226,7 @@ ED_IN void matrix_sums(const uint8_t* const* w, const int8_t* const* q, const in
     for (int v = 0; v < V; v++) {
 #pragma GCC unroll 2
       for (int j = 0; j < 2; j++) {
-        Pair y = eight_inputs<FORMAT>(w[v] + BYTES * (2 * i + j));
+        Pair y = eight_inputs<FORMAT>(w[v], 2 * i + j);
         int8x16_t low = low_pairs(y), high = high_pairs(y);
         for (int p = 0; p < PAIRS; p++) {
           part[p][2 * v] = vmmlaq_s32(part[p][2 * v], x[j][p], low);

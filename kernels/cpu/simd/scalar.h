@@ -157,6 +157,18 @@ ED_OUT Pair nibbles(bytes raw) {
   for (int i = 0; i < 4 * W; i++) p.lo.v[i] = raw.v[i] & 15, p.hi.v[i] = raw.v[i] >> 4;
   return p;
 }
+// Of each byte the bits of MASK, after a shift to the right by BY (to the left where it is negative).
+template <int BY, int MASK>
+ED_OUT bytes nbits(bytes raw) {
+  for (int i = 0; i < 4 * W; i++) raw.v[i] = (uint8_t)((BY < 0 ? raw.v[i] << (BY < 0 ? -BY : 0) : raw.v[i] >> (BY < 0 ? 0 : BY)) & MASK);
+  return raw;
+}
+ED_OUT bytes nor8(bytes a, const bytes& b) {
+  for (int i = 0; i < 4 * W; i++) a.v[i] |= b.v[i];
+  return a;
+}
+using w4 = bytes;
+ED_IN w4 ready4(bytes b) { return b; }
 ED_IN acc4 begin4(int c) { return niset(c); }
 ED_OUT acc4 dot4(acc4 a, const bytes& w, const bytes& x) {
   ED_LANES for (int j = 0; j < 4; j++) a.v[i] += w.v[4 * i + j] * (int8_t)x.v[4 * i + j];

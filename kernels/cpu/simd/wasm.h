@@ -182,6 +182,13 @@ ED_IN nf nload_zeros8(const uint8_t* p) {
 using acc4 = ni;
 using acc8 = ni;
 ED_IN v128_t nbytes(const uint8_t* p) { return wasm_v128_load(p); }
+// Of each byte the bits of MASK, after a shift to the right by BY (to the left where it is negative).
+template <int BY, int MASK>
+ED_IN v128_t nbits(v128_t raw) {
+  const v128_t mask = wasm_i8x16_splat(MASK);
+  return wasm_v128_and(BY < 0 ? wasm_i8x16_shl(raw, BY < 0 ? -BY : 0) : wasm_u8x16_shr(raw, BY < 0 ? 0 : BY), mask);
+}
+ED_IN v128_t nor8(v128_t a, v128_t b) { return wasm_v128_or(a, b); }
 ED_IN acc4 begin4(int c) { return niset(c); }
 ED_IN ni end4(acc4 a, int) { return a; }
 ED_IN acc8 begin8(int c) { return niset(c); }
@@ -193,6 +200,8 @@ ED_IN void opaque(v128_t& x) { asm volatile("" : "+r"(x)); }
 struct Pair {
   v128_t lo, hi;
 };
+using w4 = v128_t;
+ED_IN w4 ready4(v128_t bytes) { return bytes; }
 using w8 = Pair;  // a byte is its low nibble and 16 times its high one
 ED_IN v128_t nspread(const int8_t* x) { return wasm_v128_load32_splat(x); }
 ED_IN Pair nibbles(v128_t raw) { return {wasm_v128_and(raw, wasm_i8x16_splat(15)), wasm_u8x16_shr(raw, 4)}; }
@@ -214,6 +223,8 @@ struct Pair {
   Words lo, hi;
 };
 using w8 = Words;
+using w4 = Words;
+ED_IN w4 ready4(v128_t b) { return {wasm_v128_and(b, wasm_i16x8_splat(255)), wasm_u16x8_shr(b, 8)}; }
 ED_IN Words signed_words(v128_t b) { return {wasm_i16x8_shr(wasm_i16x8_shl(b, 8), 8), wasm_i16x8_shr(b, 8)}; }
 ED_IN Words nspread(const int8_t* x) { return signed_words(wasm_v128_load32_splat(x)); }
 ED_IN Pair nibbles(v128_t raw) {
