@@ -40,7 +40,7 @@ def add_artifact(
     names; tuning: of compiled libraries."""
     bundle = Bundle.open(path)
     manifest = bundle.manifest
-    wanted = choose(manifest.spec, [runtime], "runtime ")
+    wanted = choose(manifest.spec, [runtime], "runtime ", [tensor.format for tensor in manifest.tensors.values()])
     if not wanted:
         return bundle  # it needs no files
     formats = _formats(bundle, kv)

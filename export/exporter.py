@@ -124,7 +124,7 @@ class _Export:
         if options.kv_heads:
             check_heads(spec, options.kv_heads)
         self.heads: SmallerHeads | None = None
-        choose(self.spec, options.runtimes)
+        choose(self.spec, options.runtimes, formats=self.formats.values())
         self.kept = {name: kept for name in self.spec.tensors() if (kept := self._kept(name))}
 
     def run(self) -> None:

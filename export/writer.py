@@ -84,7 +84,9 @@ class BundleWriter:
 
     def __init__(self, folder: Path, contents: Contents, progress: Progress = lambda *_: None) -> None:
         self.folder, self.contents, self.progress = folder, contents, progress
-        self._runtimes = choose(contents.spec, contents.runtimes)
+        self._runtimes = choose(
+            contents.spec, contents.runtimes, formats=[*contents.formats.values(), *contents.own.values()]
+        )
         self._shapes, self._done = contents.spec.tensors(), 0
         self._weights = contents.prefix + WEIGHTS
 

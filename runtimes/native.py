@@ -43,7 +43,7 @@ from edgedec.spec import KV_FORMATS
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
-FACTS = RuntimeFacts(KINDS)
+FACTS = RuntimeFacts(KINDS, low_bits=True)
 # Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 2 << 20
 # For more best tokens than this, or a smaller vocabulary, selecting them costs more than copying all logits.
@@ -57,8 +57,8 @@ def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
 
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
     kv = options.kv or bundle.manifest.kv_formats[0]
-    if kv not in cpu.FORMATS:
-        raise UsageError(f"no KV format {kv!r}; there are: {', '.join(cpu.FORMATS)}")
+    if kv not in KV_FORMATS:
+        raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
     threads = options.threads or min(available_cores(), max(1, len(bundle.weights) // _BYTES_PER_THREAD))
     return NativeRuntime(bundle, kv, threads)
 

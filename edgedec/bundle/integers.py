@@ -15,6 +15,7 @@ bit).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -32,6 +33,11 @@ _TOGETHER: dict[str, int] = {"int8": 1, "int4": 2, "int3": 32, "int2": 32}
 def is_integer(fmt: str) -> TypeGuard[Integers]:
     """Whether a weight format has integers and scales."""
     return fmt in BITS
+
+
+def low_bits(formats: Iterable[str]) -> str:
+    """Those of the formats that not every engine reads, in words; empty if there are none."""
+    return " and ".join(sorted({fmt for fmt in formats if fmt in ("int3", "int2")}))
 
 
 def stands_for_zero(fmt: str) -> int:

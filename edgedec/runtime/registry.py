@@ -17,6 +17,7 @@ from edgedec.runtime.long_ropes import with_long_ropes
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+from edgedec.bundle.integers import low_bits
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,13 @@ class RuntimeOptions:
 class RuntimeFacts:
     """The declarations of a runtime's file. kinds: block kinds that it runs; devices: devices that it supports;
     numbered_gpus: its GPUs are not numbered consecutively, the file's `gpu_numbers()` lists them; files: whether files
-    can be exported for it."""
+    can be exported for it; low_bits: whether it reads weights of int3 and int2."""
 
     kinds: tuple[str, ...] = ()
     devices: tuple[str, ...] = (CPU,)
     numbered_gpus: bool = False
     files: bool = True
+    low_bits: bool = False
 
 
 RUNTIMES = Family("edgedec.runtimes", "runtime", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable)
@@ -134,6 +136,9 @@ def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
     """Why a runtime cannot open a bundle here, on this device; None if it can."""
     if device.name not in (UNNAMED, AUTO, *devices_of(name)):
         return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
+    found = low_bits(tensor.format for tensor in bundle.manifest.tensors.values())
+    if found and not RUNTIMES.facts(name).low_bits:
+        return f"reads no {found} weights; native and reference do"
     reason: str | None = RUNTIMES.file(name).unavailable_reason(bundle, device)
     return reason
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from edgedec.bundle.integers import low_bits
 from edgedec.bundle.manifest import Artifact, Text
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.export.layout import Layout
@@ -105,13 +106,19 @@ def _maker(name: str) -> Maker:
     return cast(Maker, _file(file).maker(machine) if colon else _file(file))
 
 
-def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") -> tuple[str, ...]:
-    """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files.
+def choose(
+    spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ", formats: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files. formats: of
+    its matrices; no files are made of int3 and int2.
 
     UsageError for a runtime that does not exist or cannot run the model.
     """
     if spec.opaque:
         raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
+    low = low_bits(formats)
+    if wanted is None and low:
+        return ()
     if wanted is None:
         usual = [name for name in FAMILY.names() if _facts(name) == ArtifactFacts()]
         return tuple(name for name in usual if _maker(name).reason(spec) is None)
@@ -123,6 +130,8 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
         if name not in made and not _is_runtime(name):
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(_known())}")
         reason = _maker(name).reason(spec) if name in made else None
+        if name in made and low:
+            raise UsageError(f"{flag}{name}: reads no {low} weights; native and reference do, and need no files")
         if reason is not None:
             raise UsageError(f"{flag}{name}: cannot run this {spec.architecture}: {reason}")
     return tuple(made)

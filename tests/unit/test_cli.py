@@ -27,7 +27,8 @@ from edgedec.cli._stream import Generation
 from edgedec.decoding.config import GenerationConfig
 from edgedec.runtime import choose_runtime
 
-COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["bench", "kernels"], ["bench", "peers"]]
+COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["eval", "kl"]]
+COMMANDS += [["bench", "formats"], ["bench", "kernels"], ["bench", "peers"]]
 TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}w9 {% endif %}{{ m.content }} w7 {% endfor %}"
 POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and pipes of POSIX")
 

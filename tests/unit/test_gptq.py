@@ -101,7 +101,7 @@ def test_a_sweep_takes_each_column_to_its_best_multiple() -> None:
 def test_scales_are_halves_and_weighed_by_the_inputs() -> None:
     w, x = case(3)
     codes, scales = solve(w, moments(x), GRIDS["int4"], BLOCK, 0.01, True, sweeps=1)
-    assert scales.dtype == np.float16 and scales.shape == (N, 3) and codes.shape == (N, K)
+    assert (scales.dtype, scales.shape, codes.shape) == (np.float16, (N, 3), (N, K))
     even = block_scales(w, np.ones(K), GRIDS["int4"], BLOCK)
     uneven = block_scales(w, np.where(np.arange(K) % 2, 100.0, 0.01), GRIDS["int4"], BLOCK)
     assert (even != uneven).any()

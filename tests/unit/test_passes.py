@@ -261,9 +261,7 @@ def test_a_disk_that_is_full(checkpoint: Path, text: Path, tmp_path: Path, monke
         (None, "not a readable text file"),
     ],
 )
-def test_calibration_texts_that_are_refused(
-    checkpoint: Path, tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_calibration_texts_that_are_refused(checkpoint: Path, tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "notes.txt"
     if content is not None:
         path.write_bytes(content)

@@ -55,7 +55,7 @@ def quantized(subject: Subject, model: str) -> None:
     if model == "bundle":
         return
     within = _ROUNDED_ROUTES if "moe" in subject.bundle(model).spec.kinds else _ROUNDED
-    for fmt in ("int8", "int4"):
+    for fmt in ("int8", "int4", *(("int3", "int2") if subject.low_bits else ())):
         tested, reference = subject.runtime(model, fmt=fmt), subject.reference(model, fmt=fmt)
         ids = tokens(tested.spec, 24)
         near(text(tested, ids)[1], text(reference, ids)[1], f"{fmt} weights", within)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.runtime import Capabilities, Runtime, RuntimeOptions
+from edgedec.runtime import RUNTIMES, Capabilities, Runtime, RuntimeOptions
 from edgedec.spec import ModelSpec
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -54,6 +54,11 @@ class Subject:
     def kinds(self, model: str) -> tuple[str, ...]:
         """The kinds of blocks of a model."""
         return self._own.spec.kinds if self._own is not None else MODELS[model].kinds
+
+    @property
+    def low_bits(self) -> bool:
+        """Whether the runtime declares weights of int3 and int2."""
+        return self.name in RUNTIMES and RUNTIMES.facts(self.name).low_bits
 
     def bundle(self, model: str, fmt: str = "f32") -> Bundle:
         if self._own is not None:
