@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import Text, WeightFormat
+from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.safetensors import Array
+from edgedec.export.sentence_modules import Modules
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source
 from edgedec.spec import ModelSpec
@@ -35,9 +36,7 @@ class BundleSource(Checkpoint):
         bundle = Bundle.open(folder)
         if bundle.spec.opaque:
             raise CheckpointError(f"{folder}: its weights are inside an ONNX graph; export the checkpoint")
-        diffusion = bundle.manifest.diffusion
-        config: dict[str, Any] = {} if diffusion is None else {"diffusion": asdict(diffusion)}
-        return cls(folder, config, {}, bundle=bundle)
+        return cls(folder, {}, {}, bundle=bundle, modules=Modules(bundle.manifest.encoder or EncoderFacts()))
 
     def spec(self, context: int | None = None) -> ModelSpec:
         spec = self.bundle.spec
@@ -50,8 +49,11 @@ class BundleSource(Checkpoint):
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
         return {name: (Part(name),) for name in self.bundle.manifest.tensors}
 
+    def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:
+        return self.bundle.manifest.diffusion
+
     def copy_text(self, target: Path) -> Text:
-        for name in {*_TEXT, self.bundle.manifest.text.tokenizer} & set(self.bundle.manifest.files):
+        for name in {*_TEXT, self.bundle.manifest.text.tokenizer or ""} & set(self.bundle.manifest.files):
             shutil.copyfile(self.bundle.file(name), target / name)
         return self.bundle.manifest.text
 

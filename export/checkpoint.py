@@ -53,13 +53,13 @@ class Checkpoint:
         folder = Path(folder)
         check_links(folder)
         config, modules = read_json(folder / "config.json"), read_modules(folder)
-        stored = {**_tensors(folder), **modules.tensors}
+        stored: dict[str, Stored] = {**_tensors(folder), **modules.tensors}
         quantization = find(folder, config, stored)
         if quantization is None:
             return cls(folder, config, stored, modules=modules)
         found = quantization.found
         floats = {name: tensor for name, tensor in stored.items() if name not in found.used}
-        tensors = {**floats, **found.matrices}
+        tensors: dict[str, Stored | QuantizedMatrix] = {**floats, **found.matrices}
         return cls(folder, without_settings(config), tensors, quantization=quantization, modules=modules)
 
     @property

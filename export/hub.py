@@ -41,7 +41,8 @@ def _downloading(model: HubName, announce: Announce) -> AbstractContextManager[P
 def exported(model: HubName, found: Fetched, weights: str | None = None, progress: Progress = lambda *_: None) -> Path:
     """The bundle of a downloaded model, in the cache folder; made again only if the model or `weights` changed."""
     try:
-        from edgedec.export.exporter import ExportOptions, export
+        from edgedec.export.export_options import ExportOptions
+        from edgedec.export.exporter import export
     except ModuleNotFoundError as error:
         raise RuntimeUnavailable(f"{model}: exporting needs {error.name}: pip install {error.name}") from None
     from edgedec.kernels.cpu import loader

@@ -74,7 +74,8 @@ class CallPacker:
             *(NO_DRAW if wanted.draw is None else draw_fields(wanted.draw, drawn_at, keep)),
         )
         keep.append(cache)
-        return data, CallResult(*arrays, states, paid, queries)
+        logits, ids, scores, logsum, entropy = arrays
+        return data, CallResult(logits, ids, scores, logsum, entropy, states, paid, queries)
 
     def _own_cache(self, call: Call) -> NativeCache:
         """The cache of a call; UsageError for one of another engine or model."""

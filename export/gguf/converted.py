@@ -32,7 +32,8 @@ def bundle_of(path: Path, announce: Announce) -> Path:
 
 def _convert(path: Path, folder: Path, announce: Announce) -> None:
     """Make the bundle. The exporter is imported here because it is needed once only."""
-    from edgedec.export.exporter import ExportOptions, export
+    from edgedec.export.export_options import ExportOptions
+    from edgedec.export.exporter import export
     from edgedec.kernels.cpu import loader
 
     # Files for other engines would take time: they are made only if the native engine cannot run the model.
