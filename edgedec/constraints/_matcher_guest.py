@@ -42,8 +42,13 @@ class Matchers:
             values, mask = self._state(matcher, 0)
             return {**values, "allowed": allowed}, mask
         if do == "validate":
-            valid = [matcher.validate_tokens([token]) > 0 for token in message["tokens"]]
-            return {**self._state(matcher, 0, bare=True)[0], "valid": valid}, b""
+            state, _ = self._state(matcher, 0, bare=True)
+            # Where a text is forced, masks hold its own spelling only.
+            forced = state["forced"][:1]
+            valid = [
+                token in (forced or [token]) and matcher.validate_tokens([token]) > 0 for token in message["tokens"]
+            ]
+            return {**state, "valid": valid}, b""
         if do == "shortest":
             needs = _shortest(matcher.deep_copy(), self._tokenizer, message)
             values, mask = self._state(matcher, 0)

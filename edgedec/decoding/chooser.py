@@ -25,7 +25,9 @@ from edgedec.decoding.logits import (
     Repeats,
 )
 from edgedec.decoding.placed import Places, SequenceBias
+from edgedec.decoding.messages import Stats
 from edgedec.decoding.shaping import Shaping
+from edgedec.decoding.weighed import Follower, WeighedDraws
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
 from edgedec.sampling import Probs, Sampling, draw_at, logprob, top_logprobs
@@ -58,7 +60,12 @@ class Chooser:
     `sufficed`: the calls whose k best did."""
 
     def __init__(
-        self, config: GenerationConfig, context: Context, ends: frozenset[int], capabilities: Capabilities
+        self,
+        config: GenerationConfig,
+        context: Context,
+        ends: frozenset[int],
+        capabilities: Capabilities,
+        stats: Stats | None = None,
     ) -> None:
         self.config, self._vocab = config, context.cache.spec.vocab_size
         self.chain: LogitsChain = make_chain(config, context, ends)
@@ -68,6 +75,9 @@ class Chooser:
         if self._fusing is not None and config.sampling.steers:
             raise UsageError("mirostat and adaptive-p: not with a fusion of whole distributions; use other settings")
         self._context = context
+        if config.awrs and self._fusing is not None:
+            raise UsageError("awrs: not with a fusion of whole distributions; leave one of them out")
+        self._weighed = WeighedDraws(config.constraint, config.sampling, stats) if config.awrs else None
         self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
         # None where `edgedec.sampling.distributions` covers the settings.
         self._shaping = Shaping(config.sampling, context) if config.sampling.extended else None
@@ -100,6 +110,8 @@ class Chooser:
         result, sampling = rows.result, self.config.sampling
         if result.logits is not None:
             scores = self._processed(rows, at, path)
+            if self._weighed is not None:
+                return self._weighed.masked(scores, path)
             return self._of_scores(scores, path) if self._fusing is None else self._fused(scores, path)
         assert result.ids is not None
         assert result.scores is not None
@@ -164,6 +176,8 @@ class Chooser:
     def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
         """Draw the token after row `at`, at the end of `path`, with one random number (none if greedy)."""
         u = self._context.rng.random() if self.config.sampling.temperature > 0 else 0.0
+        if self._weighed is not None:
+            return self._weighed.draw(self._processed(rows, at, path), path, u)
         if self._sampler is not None and rows.result.logits is not None:
             logits = self._processed(rows, at, path) if self._adjusted else rows.result.logits[at]
             if logits.dtype == np.float32 and logits.shape == (self._vocab,) and logits.flags.c_contiguous:
@@ -182,6 +196,8 @@ class Chooser:
     def accept(self, token: int) -> None:
         """Note that `token` was generated and is in the text."""
         self.chain.accept(token)
+        if self._weighed is not None:
+            self._weighed.accept(token)
         if self._shaping is not None:
             self._shaping.accept(token)
         if self._sampler is not None:
@@ -239,7 +255,8 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
     if config.places:
         found.append(Places(config, ends))
     if config.constraint is not None:
-        found.append(ConstraintMask(config.constraint, context))
+        mask = ConstraintMask(config.constraint, context)
+        found.append(Follower(mask) if config.awrs else mask)
     return LogitsChain(found)
 
 

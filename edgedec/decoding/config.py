@@ -20,10 +20,11 @@ from edgedec.sampling.places import Biased
 class GenerationConfig:
     """sampling: how a token is chosen. max_tokens: None for no limit but the context; min_tokens: end tokens are masked
     before so many. stop: strings and stop_tokens: tokens that end the text; ignore_eos: the model's own end tokens do
-    not end it. logprobs: how many of the likeliest tokens are reported with each token. constraint: the form of the
-    text (`edgedec.constraints`). processors: applied to the logits first, in this order. breakers: the tokens of
-    `Sampling.dry_sequence_breakers`, bad_tokens: of `bad_words`; a session sets both. search: how the text is chosen
-    among several, in words (`edgedec.search`); scorer: the worth of (prompt, text) for a search that takes one."""
+    not end it. awrs: checks of single tokens, and weights (`edgedec.sampling.awrs`). logprobs: how many of the
+    likeliest tokens are reported with each token. constraint: the form of the text (`edgedec.constraints`). processors:
+    applied to the logits first, in this order. breakers: the tokens of `Sampling.dry_sequence_breakers`, bad_tokens: of
+    `bad_words`; a session sets both. search: how the text is chosen among several, in words (`edgedec.search`); scorer:
+    the worth of (prompt, text) for a search that takes one."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
@@ -42,6 +43,7 @@ class GenerationConfig:
     )
     ignore_eos: bool = option(False, "boolean", "Go on after the model's end token.")
     search: str = option("", "words", "Search for the text, as in beam:width=8 or best:n=16: another text.")
+    awrs: bool = option(False, "boolean", "Draw under a constraint by checks of single tokens, and weigh the text.")
     logprobs: int | None = None
     constraint: Constraint | None = field(default=None, compare=False)
     processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)

@@ -140,9 +140,11 @@ class StepResult:
 @dataclass
 class Stats:
     """The counts and times of a generation. `calls`: forward calls that produced tokens, one per token in plain
-    decoding; `sufficed`: calls whose k best decided the tokens, without all logits; `fallbacks`: calls whose k best did
-    not, so that the head ran again. Times are of the loop alone: up to the first token, and after it; `forward_s` is
-    the part spent in calls.
+    decoding; `sufficed`: calls whose k best decided the tokens, without all logits; `fallbacks`: calls whose k
+    best did not, so that the head ran again. `checks`: tokens that a constraint checked singly, `masks`: those
+    of all tokens that these checks were not enough for, and `log_weight`: the logarithm of the text's weight,
+    with the option awrs. Times are of the loop alone: up to the first token, and after it; `forward_s` is the
+    part spent in calls.
     """
 
     prompt: int = 0
@@ -153,6 +155,9 @@ class Stats:
     accepted: int = 0
     sufficed: int = 0
     fallbacks: int = 0
+    checks: int = 0
+    masks: int = 0
+    log_weight: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     forward_s: float = 0.0

@@ -64,7 +64,7 @@ class VerifiedStep:
         capabilities: Capabilities,
     ) -> None:
         self.context, self.ends, self.stats = context, ends, stats
-        self.chooser = Chooser(config, context, ends, capabilities)
+        self.chooser = Chooser(config, context, ends, capabilities, stats)
         self._greedy = config.sampling.temperature == 0
         self._replays = False
         self._last = context.cache.spec.n_blocks - 1

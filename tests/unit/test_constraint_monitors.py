@@ -90,10 +90,11 @@ def right(text: str, whole: bool) -> bool:
 
 def test_masks_are_right_for_all_texts_of_four_tokens() -> None:
     """Against an oracle that reads the whole text; a token with a trigger and a name after it is left out."""
-    found, left, seen, held = small(), [()], 0, 0
+    found, seen, held = small(), 0, 0
+    left: list[tuple[int, ...]] = [()]
     crossing = {token for token, text in enumerate(SPELT) if re.search(rb"\.[a-z]", text)}
     while left:
-        path: tuple[int, ...] = left.pop()
+        path = left.pop()
         text = b"".join(SPELT[token] for token in path).decode()
         want = [token not in crossing and right(text + more.decode(), False) for token, more in enumerate(SPELT)]
         want.append(right(text, True))
@@ -254,7 +255,8 @@ def read():
     return json.loads(sys.stdin.buffer.read(length)) if length else None
 def write(**m):
     body = json.dumps({"jsonrpc": "2.0", **m}).encode()
-    sys.stdout.buffer.write(b"Content-Length: %d\r\nContent-Type: x\r\n\r\n" % len(body) + body); sys.stdout.buffer.flush()
+    sys.stdout.buffer.write(b"Content-Length: %d\r\nContent-Type: x\r\n\r\n" % len(body) + body)
+    sys.stdout.buffer.flush()
 mode, text, asked = sys.argv[1], "", 0
 while (m := read()):
     if m["method"] == "initialize":

@@ -50,10 +50,12 @@ def test_a_check_says_what_the_mask_says(model: Model, kind: str) -> None:
         "product": lambda: product("ab", [constraints.regex(model, "[a-z ]*"), constraints.regex(model, r"[^y]*")]),
     }
     checked, masked = made[kind](), made[kind]()
+    every = list(range(model.spec.vocab_size))
     text = '{"a": 1234567890123456' if kind in ("json", "bounded") else "a little fox"
     tokens = some(model)
     for token in [*spell(model, text), None]:
         assert checked.validate(tokens) == masked.mask(())[tokens].tolist()
+        assert checked.validate(every) == masked.mask(()).tolist()  # forced texts have one spelling
         if token is not None:
             assert checked.validate([token]) == [True]
             checked.accept(token)

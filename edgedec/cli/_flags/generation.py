@@ -102,6 +102,7 @@ class GenerationFlags:
             note=" `edgedec plugins searches` lists them.",
         ),
     ] = None
+    awrs: Annotated[bool, _generation("awrs", "--awrs")] = False
 
     def config(self, model: edgedec.Model) -> GenerationConfig:
         """The bundle's default settings, replaced by every given flag."""

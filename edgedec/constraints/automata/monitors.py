@@ -1,9 +1,9 @@
 """Monitors: after a trigger such as a point, a name may only be one that an analysis of the text knows.
 
-Monitor-guided decoding (Agrawal et al., 2023; text and code): an analysis is asked at the trigger, tokens
-that are the beginning of a suggestion, or a whole one and a character that ends a name, are allowed, then the monitor waits for
-the next trigger. A token with a trigger and the beginning of a name after it cannot be asked about in time: it is not
-allowed, and the text is spelt with other tokens (our own choice).
+Monitor-guided decoding (Agrawal et al., 2023; text and code): an analysis is asked at the trigger, tokens that are
+the beginning of a suggestion, or a whole one and a character that ends a name, are allowed, then the monitor waits
+for the next trigger. A token with a trigger and the beginning of a name after it cannot be asked about in time: it is
+not allowed, and the text is spelt with other tokens (our own choice).
 """
 
 from __future__ import annotations
