@@ -69,8 +69,7 @@ def run_gathered(
             asking.append((gathering, first))
     wanted = [request for _, requests in asking for request in requests]
     own, *answers = (yield Together([call, *wanted])) if wanted else [(yield call)]
-    logits = own.result.logits
-    step.logits = None if logits is None else logits[step.root - call.outputs.logits_from :]
+    step.logits = own.result.logits  # a call with all logits returns none of rows before the root
     while asking:
         asking = _answered(asking, answers)
         wanted = [request for _, requests in asking for request in requests]

@@ -274,6 +274,7 @@ class Asking(BaseProcessor):
             answers = yield [self._call(2), self._call(1)]
             assert [len(done.result.logits) for done in answers] == [2, 1]
             assert len(logits_of(step)) == len(step.rows) - step.root
+            assert np.array_equal(logits_of(step)[0], law(FakeRuntime(), step.context.ids))
             (done,) = yield [self._call(3)]
             self.seen.append((len(step.rows), len(done.result.logits)))
         finally:

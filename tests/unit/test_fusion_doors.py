@@ -64,6 +64,13 @@ def test_all_of_them_with_and_without_drafts(model: edgedec.Model, nano: Path) -
     assert alone(model, fuse=f"anchor:bundle='{nano}',k=0.01") == alone(model)
 
 
+def test_without_a_budget_the_text_is_the_safe_one(model: edgedec.Model) -> None:
+    """Also where the engine draws by itself: drawn with the seed, it is what the safe prompt alone would give."""
+    for options in ({}, {"temperature": 0.9, "seed": 3, "top_p": 0.95}):
+        safe = "".join(model.session(context=256).generate("The dragon", max_tokens=16, **options))
+        assert alone(model, fuse="anchor:prompt='The dragon',k=0", **options) == safe != alone(model, **options)
+
+
 def test_neutral_words_are_plain(model: edgedec.Model, nano: Path) -> None:
     plain = alone(model)
     for words in (
