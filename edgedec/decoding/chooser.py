@@ -13,21 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edgedec.decoding.chain import make_chain
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import (
-    ConstraintMask,
     LogitsChain,
-    LogitsProcessor,
-    MinTokens,
-    Penalties,
-    ReadsText,
-    Repeats,
 )
-from edgedec.decoding.placed import Places, SequenceBias
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.shaping import Shaping
-from edgedec.decoding.weighed import Follower, WeighedDraws
+from edgedec.decoding.weighed import WeighedDraws
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, StepSettings, TokenSampler
 from edgedec.sampling import Probs, Sampling, draw_at, logprob, top_logprobs
@@ -236,28 +230,6 @@ class Chooser:
         assert result.scores is not None
         assert result.logsum is not None
         return best_logprobs(result.ids[at], result.scores[at], float(result.logsum[at]), token, n)
-
-
-def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int]) -> LogitsChain:
-    """The processors that a generation has."""
-    found: list[LogitsProcessor] = list(config.processors)
-    for processor in found:
-        if isinstance(processor, ReadsText):
-            processor.attach(context)
-    if config.biases:
-        found.append(SequenceBias(config, context))
-    if config.sampling.adjusts:
-        found.append(Penalties(config.sampling, context))
-    if config.sampling.repeats:
-        found.append(Repeats(config.sampling, context, config.breakers))
-    if config.min_tokens and ends:
-        found.append(MinTokens(ends, config.min_tokens))
-    if config.places:
-        found.append(Places(config, ends))
-    if config.constraint is not None:
-        mask = ConstraintMask(config.constraint, context)
-        found.append(Follower(mask) if config.awrs else mask)
-    return LogitsChain(found)
 
 
 def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capabilities, vocab: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from edgedec.decoding.chooser import make_chain
+from edgedec.decoding.chain import make_chain
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context

@@ -11,7 +11,8 @@ import pytest
 from loops import decode
 
 import edgedec
-from edgedec.decoding.chooser import ALL, LARGEST, Chooser, Verified, best_needed, finite_token, make_chain
+from edgedec.decoding.chain import make_chain
+from edgedec.decoding.chooser import ALL, LARGEST, Chooser, Verified, best_needed, finite_token
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import BaseProcessor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from loops import decode
 
-from edgedec.decoding.chooser import make_chain
+from edgedec.decoding.chain import make_chain
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import BaseProcessor, ConstraintMask, MinTokens, Penalties
