@@ -4,7 +4,7 @@
 `Constraint` works as well. Each kind is a file of `edgedec.constraints.kinds`.
 """
 
-from edgedec.constraints._facts import ConstraintFacts
+from edgedec.constraints._facts import FAMILY, ConstraintFacts
 from edgedec.constraints.kinds.choices import choices
 from edgedec.constraints.kinds.classes import make as classes
 from edgedec.constraints.kinds.grammar import make as grammar
@@ -16,7 +16,6 @@ from edgedec.constraints.kinds.product import product
 from edgedec.constraints.kinds.regex import make as regex
 from edgedec.constraints.kinds.span import make as span
 from edgedec.decoding.constraint import Constraint
-from edgedec.plugins import Family
 
 __all__ = [
     "FAMILY",
@@ -33,5 +32,3 @@ __all__ = [
     "regex",
     "span",
 ]
-
-FAMILY = Family("edgedec.constraints.kinds", "constraint", facts=ConstraintFacts)

@@ -1,8 +1,10 @@
-"""The declarations of the files of `edgedec.constraints.kinds`."""
+"""The family of constraints, and the declarations of its files, those of `edgedec.constraints.kinds`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from edgedec.plugins import Family
 
 
 @dataclass(frozen=True)
@@ -21,3 +23,6 @@ class ConstraintFacts:
     flag: bool = True
     request: bool = True
     files: tuple[str, ...] = ()
+
+
+FAMILY = Family("edgedec.constraints.kinds", "constraint", facts=ConstraintFacts)

@@ -155,5 +155,8 @@ def usage(ends: Sequence[EndEvent], n: int = 1) -> Json:
         "edgedec": {
             "tokens_per_second": round(later / seconds, 2) if seconds else None,
             "tokens_per_call": round(stats.generated / stats.calls, 3) if stats.calls else None,
+            **(
+                {"log_weights": [end.stats.log_weight for end in ends]} if any(end.stats.checks for end in ends) else {}
+            ),
         },
     }

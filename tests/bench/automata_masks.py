@@ -3,7 +3,7 @@
     PYTHONPATH=tests python tests/bench/automata_masks.py
 
 Three automata (a span, a graph's query, objects of classes) follow random texts of their own; a choice among names is
-followed by llguidance in this process, without the worker. `first`: masks as texts meet them first; `again`: of the same
+followed by llguidance in this process, without the worker. `first`: masks as texts meet them; `again`: of the same
 states, as all later drafts, forks and texts meet them.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from edgedec.constraints.automata.classes import ClassesScript, Schema
 from edgedec.constraints.automata.following import StateConstraint
-from edgedec.constraints.automata.graph import Graph, QueryScript
+from edgedec.constraints.automata.graph import QueryScript, TripleGraph
 from edgedec.constraints.automata.script import ScriptConstraint
 from edgedec.constraints.automata.tokens import TokenTree
 from edgedec.constraints.kinds.span import _Whole
@@ -46,7 +46,7 @@ def automata(tokens: TokenTree, draw: random.Random) -> dict[str, Callable[[], S
     passage = " ".join(draw.choices(WORDS, k=600))
     names = [f"{a} {b}" for a in WORDS for b in WORDS]
     triples = {(draw.choice(names), draw.choice(WORDS), draw.choice(names)) for _ in range(200)}
-    graph = Graph((f"<{h}>", f"<{r}>", f"<{t}>") for h, r, t in triples)
+    graph = TripleGraph((f"<{h}>", f"<{r}>", f"<{t}>") for h, r, t in triples)
     schema = Schema.read([{"name": word.title(), "fields": {"name": "str", "at": "str"}} for word in WORDS[:12]])
     return {
         "span of 600 words": lambda: ScriptConstraint("span", _Whole(passage), tokens),

@@ -277,6 +277,7 @@ def test_doors(model: Model, nano: Path) -> None:
         body |= {"top_p": 1, "top_k": 0, "min_p": 0}
         answer = httpx.post(f"{place}/v1/completions", json=body, timeout=60)
         assert answer.json()["choices"][0]["text"] in ("cat", "dog", "cats", "dogs")
+        assert answer.json()["edgedec"]["log_weights"][0] < 0
         wrong = httpx.post(f"{place}/v1/completions", json={**body, "top_k": 3}, timeout=60)
         assert wrong.status_code == 400
         assert "awrs" in json.dumps(wrong.json())

@@ -131,7 +131,7 @@ def test_every_option_of_a_generation_has_a_flag() -> None:
     assert {field.name for field in fields(Sampling)} < set(OPTIONS)
 
 
-def test_one_constraint_at_most_and_only_a_schema_may_stand_inline(tmp_path: Path) -> None:
+def test_only_a_schema_may_stand_inline_and_several_constraints_are_a_product(tmp_path: Path) -> None:
     flags = options.ConstraintFlags
     file = tmp_path / "{odd"
     file.write_text("root ::= 'a'", encoding="utf-8")
@@ -140,5 +140,6 @@ def test_one_constraint_at_most_and_only_a_schema_may_stand_inline(tmp_path: Pat
     assert flags(json_schema=str(file)).text() == ("json_schema", "root ::= 'a'")
     assert flags(grammar=str(file)).text() == ("grammar", "root ::= 'a'")
     assert flags(regex="{a").text() == ("regex", "{a")
-    with pytest.raises(typer.BadParameter, match="give one of them"):
-        flags(regex="a", grammar=file).text()
+    kind, both = flags(regex="a", grammar=str(file)).text()
+    assert kind == "product"
+    assert "root ::= 'a'" in both

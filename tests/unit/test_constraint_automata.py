@@ -14,7 +14,7 @@ import pytest
 import edgedec
 from edgedec import constraints
 from edgedec.constraints.automata.classes import Schema
-from edgedec.constraints.automata.graph import FORMS, VARIABLES, Graph, QueryScript
+from edgedec.constraints.automata.graph import FORMS, VARIABLES, QueryScript, TripleGraph
 from edgedec.constraints.automata.script import ScriptConstraint
 from edgedec.constraints.automata.spans import Span
 from edgedec.constraints.automata.tokens import TokenTree
@@ -223,7 +223,7 @@ def test_passages_that_are_refused(model: Model, passage: str, words: str) -> No
 # --- graphs ---
 
 
-def brute(graph: Graph, query: str) -> set[tuple[str, ...]]:
+def brute(graph: TripleGraph, query: str) -> set[tuple[str, ...]]:
     """The answers by trying all names for all variables."""
     form = next(form for form in FORMS if query.startswith(form))
     triples = [tuple(part) for part in (_split(p) for p in query[len(form) : -2].split(" . "))]
@@ -242,7 +242,7 @@ def _split(triple: str) -> list[str]:
 
 
 def test_no_query_without_an_answer(model: Model) -> None:
-    graph, draw, seen = Graph.read(TRIPLES), random.Random(3), set[str]()
+    graph, draw, seen = TripleGraph.read(TRIPLES), random.Random(3), set[str]()
     found = constraints.graph(model, TRIPLES)
     for _ in range(60):
         query = written(model, found, draw)
@@ -291,12 +291,12 @@ def test_an_edited_graph_has_other_queries_and_answers(model: Model) -> None:
     query, edited = "SELECT ?x WHERE { <Ann> <likes> ?x }", TRIPLES + "Ann\tlikes\tDan\n"
     assert not allows(constraints.graph(model, TRIPLES), model, query)
     assert allows(constraints.graph(model, edited), model, query)
-    assert Graph.read(edited).answers(query) == [("<Dan>",)]
-    assert Graph.read(edited.replace("Dan", "Eve")).answers(query) == [("<Eve>",)]
-    assert Graph.read(TRIPLES).answers("SELECT (COUNT(?x) AS ?n) WHERE { ?x <knows> <Bob> }") == [("2",)]
-    assert Graph.read(TRIPLES).answers("ASK WHERE { <Ann> <knows> <Bob> }") == [()]
+    assert TripleGraph.read(edited).answers(query) == [("<Dan>",)]
+    assert TripleGraph.read(edited.replace("Dan", "Eve")).answers(query) == [("<Eve>",)]
+    assert TripleGraph.read(TRIPLES).answers("SELECT (COUNT(?x) AS ?n) WHERE { ?x <knows> <Bob> }") == [("2",)]
+    assert TripleGraph.read(TRIPLES).answers("ASK WHERE { <Ann> <knows> <Bob> }") == [()]
     with pytest.raises(UsageError, match="is no query"):
-        Graph.read(TRIPLES).answers("SELECT ?x WHERE { ?x }")
+        TripleGraph.read(TRIPLES).answers("SELECT ?x WHERE { ?x }")
 
 
 def test_at_most_so_many_triples(model: Model) -> None:
@@ -307,12 +307,12 @@ def test_at_most_so_many_triples(model: Model) -> None:
     for _ in range(20):
         query = written(model, one, draw)
         assert query  # variables of the form find a place in one triple
-        assert Graph.read(TRIPLES).answers(query)
+        assert TripleGraph.read(TRIPLES).answers(query)
 
 
 def test_large_graphs_are_not_joined_at_length(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.constraints.automata.graph._WORK", 8)
-    script, draw = QueryScript(Graph.read(TRIPLES), 3), random.Random(2)
+    script, draw = QueryScript(TripleGraph.read(TRIPLES), 3), random.Random(2)
     assert script._early == 1
     found = constraints.graph(model, TRIPLES)
     for _ in range(20):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from edgedec.constraints.automata.script import Choice, Part
+from edgedec.constraints.automata.script import OneOf, ScriptPart
 from edgedec.constraints.automata.spans import Span
 from edgedec.errors import UsageError
 
@@ -154,7 +154,7 @@ class ClassesScript:
         self._schema, self._span = schema, Span(passage, _UNQUOTED)
         self._choice = lru_cache(1024)(self._find_choice)
 
-    def part(self, plan: Plan) -> Part | None:
+    def part(self, plan: Plan) -> ScriptPart | None:
         if not plan:
             return None
         return self._span if plan[0].kind == "span" else self._choice(plan[0])
@@ -167,13 +167,13 @@ class ClassesScript:
             return ((*self._item(symbol.of), Symbol("more", symbol.of), *rest),)
         return (rest,)
 
-    def _find_choice(self, symbol: Symbol) -> Choice:
+    def _find_choice(self, symbol: Symbol) -> OneOf:
         if symbol.kind == "text":
-            return Choice([symbol.of])
+            return OneOf([symbol.of])
         if symbol.kind == "object":
             every = [name for name in self._schema.classes if self._schema.fields(name)]
-            return Choice(f"{name}(" for name in (self._schema.kinds(symbol.of) if symbol.of else every))
-        return Choice([EMPTY, OPEN] if symbol.kind == "list" else [CLOSE, NEXT])
+            return OneOf(f"{name}(" for name in (self._schema.kinds(symbol.of) if symbol.of else every))
+        return OneOf([EMPTY, OPEN] if symbol.kind == "list" else [CLOSE, NEXT])
 
     def _item(self, kind: str) -> Plan:
         """An item of a list, the field of an object: "" for an object of any class."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from edgedec.constraints.automata.script import Choice
+from edgedec.constraints.automata.script import OneOf
 from edgedec.errors import UsageError
 
 VARIABLES = ("?x", "?y", "?z")
@@ -31,7 +31,7 @@ Triple = tuple[str, str, str]
 Solution = tuple[tuple[str, str], ...]
 
 
-class Graph:
+class TripleGraph:
     """Triples (head, relation, tail), each name as a query writes it: <name>."""
 
     def __init__(self, triples: Iterable[Triple]) -> None:
@@ -44,7 +44,7 @@ class Graph:
         self.solutions = lru_cache(4096)(self._solutions)
 
     @classmethod
-    def read(cls, triples: str, labels: str = "") -> Graph:
+    def read(cls, triples: str, labels: str = "") -> TripleGraph:
         """Lines of head, relation and tail, and lines of identifier and name, with tabs between them."""
         names = _names(_lines("labels", labels, 2))
         found = {tuple(names.get(item, item) for item in line) for line in _lines("triples", triples, 3)}
@@ -102,15 +102,15 @@ class QueryScript:
 
     first = QueryPlan("form")
 
-    def __init__(self, graph: Graph, most: int) -> None:
+    def __init__(self, graph: TripleGraph, most: int) -> None:
         self._graph, self._most = graph, most
         self._largest = max(map(len, graph.by_relation.values()))
         # The triples by which all variables of the form are bound.
         self._early = min(most, 2 if self._largest**2 <= _WORK else 1)
-        self._heads = Choice(f"{name} " for name in graph.relations)
+        self._heads = OneOf(f"{name} " for name in graph.relations)
         self._part = lru_cache(4096)(self._find_part)
 
-    def part(self, plan: QueryPlan) -> Choice | None:
+    def part(self, plan: QueryPlan) -> OneOf | None:
         return self._part(plan)
 
     def then(self, plan: QueryPlan, choice: str) -> Sequence[QueryPlan]:
@@ -130,21 +130,21 @@ class QueryScript:
         variable = plan._replace(stage="variable")
         return (variable,) if self._must_bind(variable, 2) else (variable, plan._replace(stage="head"))
 
-    def _find_part(self, plan: QueryPlan) -> Choice | None:
+    def _find_part(self, plan: QueryPlan) -> OneOf | None:
         if plan.stage == "form":
-            return Choice(FORMS)
+            return OneOf(FORMS)
         if plan.stage == "head":
             return self._heads
         if plan.stage == "variable":
-            return Choice(f"{name} " for name in self._variables(plan, 2) if self._has_relation(plan, name))
+            return OneOf(f"{name} " for name in self._variables(plan, 2) if self._has_relation(plan, name))
         if plan.stage == "relation":
-            return Choice(f"{name} " for name in self._relations(plan.triples, plan.head))
+            return OneOf(f"{name} " for name in self._relations(plan.triples, plan.head))
         if plan.stage == "tail":
-            return Choice(self._tails(plan))
+            return OneOf(self._tails(plan))
         if plan.stage == "more":
             few = len(self._graph.solutions(plan.triples)) * self._largest <= _WORK
             goes_on = [MORE] if few and len(plan.triples) < self._most else []
-            return Choice(goes_on if self._unbound(plan) else [*goes_on, END])
+            return OneOf(goes_on if self._unbound(plan) else [*goes_on, END])
         return None
 
     def _relations(self, triples: tuple[Triple, ...], head: str) -> set[str]:

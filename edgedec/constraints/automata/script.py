@@ -18,7 +18,7 @@ Plan = Hashable
 Place = Hashable
 
 
-class Part(Protocol):
+class ScriptPart(Protocol):
     """An automaton over bytes. Its places are hashable; `first` is its beginning."""
 
     first: Any
@@ -32,7 +32,7 @@ class Part(Protocol):
         ...
 
 
-class Choice:
+class OneOf:
     """One of several texts, each a choice: a tree of bytes."""
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class Script(Protocol):
 
     first: Any
 
-    def part(self, plan: Any) -> Part | None:
+    def part(self, plan: Any) -> ScriptPart | None:
         """What comes at a plan; None: the end."""
         ...
 

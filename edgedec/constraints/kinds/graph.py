@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from edgedec.constraints._facts import ConstraintFacts
-from edgedec.constraints.automata.graph import Graph, QueryScript
+from edgedec.constraints.automata.graph import QueryScript, TripleGraph
 from edgedec.constraints.automata.script import ScriptConstraint
 from edgedec.constraints.automata.tokens import token_tree
 from edgedec.constraints.matcher import LARGEST_TEXT
@@ -23,7 +23,7 @@ def make(
     labels: Annotated[str, Opt("Names of its identifiers: lines of identifier and name, with a tab.")] = "",
     most: Annotated[int, Opt("Triples of a query at most.", 1, 8)] = 3,
 ) -> ScriptConstraint:
-    """A query of a graph of triples that has an answer in it (SPARKLE); `automata.graph.Graph.answers` finds them."""
+    """A query of a graph of triples that has an answer in it (SPARKLE), which `automata.graph.TripleGraph.answers` finds."""
     if len(triples) + len(labels) > LARGEST_TEXT:
         raise UsageError(f"graph: {len(triples) + len(labels):,} characters; at most {LARGEST_TEXT:,} are allowed")
-    return ScriptConstraint("graph", QueryScript(Graph.read(triples, labels), most), token_tree(vocabulary(host)))
+    return ScriptConstraint("graph", QueryScript(TripleGraph.read(triples, labels), most), token_tree(vocabulary(host)))

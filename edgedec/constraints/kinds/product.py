@@ -9,7 +9,7 @@ from typing import Annotated, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.constraints._facts import ConstraintFacts
+from edgedec.constraints._facts import FAMILY, ConstraintFacts
 from edgedec.decoding.constraint import Constraint, limit_of, validated
 from edgedec.errors import UsageError
 from edgedec.opened import OpenedModel
@@ -22,8 +22,6 @@ def make(
     host: OpenedModel,
     of: Annotated[tuple[str, ...], Opt('Constraints in words, a JSON list: ["regex:pattern=a+", "json_object"].')],
 ) -> ProductConstraint:
-    from edgedec.constraints import FAMILY
-
     chosen = [choice for words in of for choice in FAMILY.parse(words)]
     return product([name for name, _ in chosen], [FAMILY.make(name, host, options) for name, options in chosen])
 

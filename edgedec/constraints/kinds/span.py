@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from edgedec.constraints._facts import ConstraintFacts
-from edgedec.constraints.automata.script import Part, ScriptConstraint
+from edgedec.constraints.automata.script import ScriptConstraint, ScriptPart
 from edgedec.constraints.automata.spans import Span
 from edgedec.constraints.automata.tokens import token_tree
 from edgedec.constraints.vocabulary import vocabulary
@@ -27,7 +27,7 @@ class _Whole:
     def __init__(self, passage: str) -> None:
         self._span = Span(passage)
 
-    def part(self, plan: str) -> Part | None:
+    def part(self, plan: str) -> ScriptPart | None:
         return self._span if plan == "span" else None
 
     def then(self, plan: str, choice: int) -> Iterable[str]:
