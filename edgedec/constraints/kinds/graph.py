@@ -23,7 +23,7 @@ def make(
     labels: Annotated[str, Opt("Names of its identifiers: lines of identifier and name, with a tab.")] = "",
     most: Annotated[int, Opt("Triples of a query at most.", 1, 8)] = 3,
 ) -> ScriptConstraint:
-    """A query of a graph of triples that has an answer in it (SPARKLE), which `automata.graph.TripleGraph.answers` finds."""
+    """A query of a graph that has an answer in it (SPARKLE); `automata.graph.TripleGraph.answers` finds the answers."""
     if len(triples) + len(labels) > LARGEST_TEXT:
         raise UsageError(f"graph: {len(triples) + len(labels):,} characters; at most {LARGEST_TEXT:,} are allowed")
     return ScriptConstraint("graph", QueryScript(TripleGraph.read(triples, labels), most), token_tree(vocabulary(host)))
