@@ -313,3 +313,12 @@ def test_the_masks_of_the_golden_states_are_not_all_of_a_block() -> None:
         assert set(middle.masked) < set(first.masked)
         assert set(last.masked) < set(second.masked)
         assert MASK not in first.tokens[: first.masked[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("llada", "rope", 1), ("llada", "block_group_size", True), ("llada2_moe", "use_qk_norm", 1)],
+)
+def test_an_entry_of_another_type_is_refused(name: str, key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"{key} is {value!r}; supported is"):
+        _facts(name, **{key: value})
