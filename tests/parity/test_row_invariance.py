@@ -45,7 +45,7 @@ def _models() -> dict[str, ModelSpec]:
     except ImportError:
         return found
     decoders = {name for name in FAMILY.names() if not FAMILY.facts(name).encodes}
-    for name in sorted(decoders - HYBRIDS):
+    for name in sorted(decoders - MADE_OF_OTHERS):
         config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}
@@ -79,8 +79,11 @@ CONFIGS: dict[str, dict[str, object]] = {
         **{"residual_multiplier": 0.5, "attention_multiplier": 0.2},
     },
 }
-# Their blocks are those of the models of every kind.
-HYBRIDS = {"bamba", "granitemoehybrid"}
+# Their blocks are those of the models of every kind, or of the models that diffusion models grew from.
+MADE_OF_OTHERS = {
+    *("bamba", "granitemoehybrid"),
+    *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
+}
 MODELS = _models()
 
 
@@ -288,5 +291,5 @@ def test_the_models_are_many() -> None:
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
     assert len(MODELS) > 16
     found = {name for name in MODELS if not name.startswith(("odd-", "kinds-"))}
-    assert found == files - HYBRIDS
+    assert found == files - MADE_OF_OTHERS
     assert {kind for spec in MODELS.values() for kind in spec.kinds} == {"attention", "mlp", "moe", "ssm"}
