@@ -20,7 +20,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.gathering import held_besides
 from edgedec.decoding.host_time import Gaps
-from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Stats, Token
 from edgedec.decoding.pieces import TextPiece, pieces
 from edgedec.decoding.placed import with_tokens
@@ -103,7 +103,7 @@ class Session:
         prompt: str | Sequence[int] | None = None,
         config: GenerationConfig | None = None,
         *,
-        trace: list[StepTrace] | None = None,
+        trace: list[Any] | None = None,
         **options: Any,
     ) -> Iterator[TextPiece]:
         """As `generate`, with the token of each piece. `prompt` may be text or tokens."""
@@ -118,15 +118,15 @@ class Session:
         ids: Sequence[int] | None = None,
         config: GenerationConfig | None = None,
         *,
-        trace: list[StepTrace] | None = None,
+        trace: list[Any] | None = None,
         **options: Any,
     ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
         `options` are the fields of `GenerationConfig`, and fuse="cfg:scale=2"; processors and constraint may be words
-        too, as in processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call.
-        None continues the session's text and the config's constraint in its present state; a new prompt resets the
-        constraint. A new generation ends the one before, if it still runs.
+        too, as in processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call
+        (diffusion: every pass). None continues the session's text and the config's constraint in its present state; a
+        new prompt resets the constraint. A new generation ends the one before, if it still runs.
         """
         config = with_options(self.model, config, options)
         loop = self._loop(ids, config, trace)
@@ -164,7 +164,7 @@ class Session:
         return as_job(job, self._search)
 
     def _loop(
-        self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
+        self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[Any] | None = None
     ) -> DecodeLoop | ForkLoop:
         """The generation of `tokens` as a decoding loop for a runner."""
         self._stop()

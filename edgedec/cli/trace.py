@@ -15,8 +15,8 @@ from edgedec.errors import UsageError
 from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:
-    import edgedec
     from edgedec.bench.trace import Tape
+    from edgedec.opened import OpenedModel
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -34,21 +34,23 @@ def trace(
     machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
-    """Write a page that shows how a text was drafted.
+    """Write a page that shows how a text was drafted, or filled by a diffusion model.
 
     \b
     Examples:
       edgedec trace -p "Once upon a time" -n 200 -o trace.html
       edgedec trace -m ./smol -f notes.txt --temp 0 --spec copy+recycling --force
+      edgedec trace -m nano-block -p "Once upon a time" -n 60 --diffusion schedule=bacd
     """
     _check_out(out, force)
     text = source.text()
     opened = machine.open(model)
     made = Generation(machine.session(opened, speculate), o.with_seed(generation.config(opened)))
     ids = opened.tokenizer.encode(text)
-    tape = _tape(made, ids, speculate)
-    report = _about(opened, made, speculate) | made.stats()
-    _write(out, tape, report, text, opened, ids[0])
+    fills = bool(made.session.diffusion_report())
+    html, report = _filled(made, ids, text) if fills else _drafted(made, ids, text, speculate)
+    with replacing(out) as file:
+        file.write(html.encode())
     _report(out, report, json)
     warn_unused(speculate, report)
 
@@ -71,7 +73,7 @@ def _tape(generation: Generation, ids: list[int], speculate: str) -> Tape:
     return tape.run(generation.session.stream(ids, generation.config, trace=tape.steps))
 
 
-def _about(model: edgedec.Model, generation: Generation, speculate: str) -> dict[str, Any]:
+def _about(model: OpenedModel, generation: Generation, speculate: str) -> dict[str, Any]:
     from edgedec.version import __version__
 
     return {
@@ -83,14 +85,29 @@ def _about(model: edgedec.Model, generation: Generation, speculate: str) -> dict
     }
 
 
-def _write(out: Path, tape: Tape, report: dict[str, Any], text: str, model: edgedec.Model, anchor: int) -> None:
+def _filled(generation: Generation, ids: list[int], text: str) -> tuple[str, dict[str, Any]]:
+    """The page of a text that a diffusion model fills, and its report."""
+    from edgedec.bench.fill_page import fill_page
+    from edgedec.bench.trace import Spelling
+
+    model, passes = generation.session.model, list[Any]()
+    for _ in generation.session.stream(ids, generation.config, trace=passes):
+        pass
+    report = _about(model, generation, "off") | generation.stats()
+    about = report | report["diffusion"]
+    spell = Spelling(model.tokenizer, ids[0])
+    return fill_page(passes, about, text, len(ids), report["generated_tokens"], spell), report
+
+
+def _drafted(generation: Generation, ids: list[int], text: str, speculate: str) -> tuple[str, dict[str, Any]]:
+    """The page of a text that was drafted, and its report."""
     from edgedec.bench.trace import Spelling, page
 
+    model, tape = generation.session.model, _tape(generation, ids, speculate)
+    report = _about(model, generation, speculate) | generation.stats()
     about = {key: value for key, value in report.items() if key != "speculation"}  # the page counts for itself
     drafters = state_texts(report["speculation"])
-    html = page(tape, about, text, Spelling(model.tokenizer, anchor), drafters)
-    with replacing(out) as file:
-        file.write(html.encode())
+    return page(tape, about, text, Spelling(model.tokenizer, ids[0]), drafters), report
 
 
 def _report(out: Path, report: dict[str, Any], json: bool) -> None:

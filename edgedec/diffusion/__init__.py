@@ -13,6 +13,7 @@ from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.host import DiffusionHost, MethodFacts
 from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, Keeping, PassPlan
 from edgedec.diffusion.seen import SeenBlock
+from edgedec.diffusion.tracing import FillTrace
 from edgedec.diffusion.words import OFF, Chosen, Methods, parse_diffusion
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "DiffusionHost",
     "EndRule",
     "FillSchedule",
+    "FillTrace",
     "Keeping",
     "MethodFacts",
     "Methods",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.decoding.config import GenerationConfig
@@ -64,15 +65,15 @@ class DiffusionDecoding:
         found.chosen.make(host)  # an invalid choice fails here, not at the first text
         return found
 
-    def loop(self, context: Context, config: GenerationConfig, stats: Stats, trace: object = None) -> DecodeLoop:
-        """The generation of a text."""
-        if trace is not None:
-            raise UsageError("trace: shows the drafts of each call, and diffusion decoding has none")
+    def loop(
+        self, context: Context, config: GenerationConfig, stats: Stats, trace: list[Any] | None = None
+    ) -> DecodeLoop:
+        """The generation of a text; trace: collects a `FillTrace` a pass."""
         self.counts = PassCounts()
         methods, can = self.chosen.make(self.host), self.host.capabilities
         most = len(methods.fits.form) or config.max_tokens
         check_canvas(self.facts, len(context.ids), most, context.cache.capacity, self.host)
-        return diffusion_loop(context, config, methods, self.facts, stats, self.counts, self.host.ends, can)
+        return diffusion_loop(context, config, methods, self.facts, stats, self.counts, self.host.ends, can, trace)
 
     def fork(self) -> DiffusionDecoding:
         return replace(self, counts=PassCounts())

@@ -26,6 +26,7 @@ from edgedec.diffusion.filling import fill
 from edgedec.diffusion.picking import Picker
 from edgedec.diffusion.seams import Bridge, PassPlan
 from edgedec.diffusion.seen import Line, SeenBlock, see
+from edgedec.diffusion.tracing import FillTape, FillTrace
 from edgedec.diffusion.words import Methods
 from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, Capabilities
@@ -51,9 +52,10 @@ def diffusion_loop(
     counts: PassCounts,
     eos: frozenset[int],
     capabilities: Capabilities,
+    trace: list[FillTrace] | None = None,
 ) -> DecodeLoop:
-    """Generate tokens after `context.ids`, a block at a time."""
-    text = DiffusionText(context, config, methods, facts, stats, counts, eos, capabilities)
+    """Generate tokens after `context.ids`, a block at a time; trace: collects every pass."""
+    text = DiffusionText(context, config, methods, facts, stats, counts, eos, capabilities, FillTape(trace))
     with text.attached():
         while not text.ended():
             text.begin()
@@ -75,12 +77,13 @@ class DiffusionText:
         counts: PassCounts,
         eos: frozenset[int],
         capabilities: Capabilities,
+        tape: FillTape,
     ) -> None:
         if not context.ids:
             raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
         self.context, self.methods, self.facts, self.ends = context, methods, facts, config.ends(eos)
         self.config = config = methods.fits.begin(config, self.ends)
-        self.stats, self.counts = stats, counts
+        self.stats, self.counts, self.tape = stats, counts, tape
         context.suit()
         stats.prompt, stats.cached = len(context.ids), context.cache.length
         self._left, self._stopped = config.max_tokens, False
@@ -201,6 +204,7 @@ class DiffusionText:
         """Count a pass, and its time."""
         self.counts.passes += 1
         self.stats.add_call(seconds, forward)
+        self.tape.passed(self.canvas, self.counts.rows, seconds)
 
     def fill(self, lines: dict[int, Line], seen: SeenBlock | None = None) -> Generator[Waiting]:
         """Fill the positions that the schedule chooses, with tokens that fit. seen: what `see` said of the lines."""
@@ -218,6 +222,7 @@ class DiffusionText:
         """Fill a position."""
         self.canvas.tokens[position], self._made[position] = int(token), token
         self.counts.filled += 1
+        self.tape.filled(position, int(token))
 
     def see(self, lines: dict[int, Line]) -> SeenBlock:
         """What the pass says of the block, after the block's end was set."""
@@ -230,6 +235,7 @@ class DiffusionText:
             canvas.cut(end)
         canvas.end = end
         canvas.tokens += [canvas.mask] * (end - len(canvas.tokens))
+        self.tape.saw(seen)
         return seen.between(canvas.start, end)
 
     def chosen(self, seen: SeenBlock) -> list[int]:
@@ -255,6 +261,7 @@ class DiffusionText:
         self._made = {i + moved if i >= end else i: token for i, token in self._made.items()}
         self._made |= {begin + i: Token(token) for i, token in enumerate(tokens)}
         self.counts.filled += len(tokens)
+        self.tape.moved(bridge)
         if self.facts.context == "full":
             self.context.cache.truncate(0)
 

@@ -207,7 +207,6 @@ def test_what_it_cannot_serve_is_refused_in_one_line(model: edgedec.Model, bundl
         (session.next_probs, "log-probabilities of a given text"),
         (lambda: session.tokens([3, MASK]), f"token {MASK} is the mask"),
         (lambda: session.append([MASK]), f"token {MASK} is the mask"),
-        (lambda: session.tokens(ids, trace=[]), "trace"),
         (lambda: session.submit(Batch(model.runtime), ids, print, on_scores=print), "log-probabilities"),
         (lambda: edgedec.open("nano", diffusion="schedule=static"), "nano is no diffusion model"),
         (lambda: edgedec.open("nano").session(diffusion="off"), "nano is no diffusion model"),
