@@ -225,3 +225,81 @@ def test_plain_texts_beside_eight_searches_wait_for_no_more_than_a_call() -> Non
     gaps = [b - a for one in times for a, b in pairwise(one)]
     assert max(gaps) <= 2
     assert all(len(one) == 21 for one in times)
+
+
+class Complete(SetConstraint):
+    """A text of 3 tokens is complete."""
+
+    @property
+    def done(self) -> bool:  # type: ignore[override]
+        return len(self.accepted) >= 3
+
+    def fork(self) -> Complete:
+        twin = Complete(self._followers, self._vocab)
+        twin.accepted = list(self.accepted)
+        return twin
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_complete_text_ends_where_no_token_ends_one(penalty: float) -> None:
+    runtime = FakeRuntime(seed=2)
+    logps = logps_of(runtime, PROMPT)
+    rule = Complete(lambda last: range(VOCAB))
+    search = search_of(runtime, f"beam:width=3,length_penalty={penalty}", config(8, constraint=rule))
+    found = list(run_loop(runtime, search.loop))
+    assert len(found) == 3
+    assert found == oracle(logps, VOCAB, 3, 3, frozenset(), "false", penalty)[0]
+    assert search.room.stats.finish == "eos"
+    assert [len(branch.tokens) for branch in search.room.ranked] == [3, 3, 3]
+    total = sum(float(logps(tuple(found[:i]))[found[i]]) for i in range(3))
+    assert search.room.ranked[0].value == pytest.approx(total / 3**penalty)
+
+
+def test_the_end_token_is_masked_before_the_least_tokens() -> None:
+    shorter = 0
+    for seed in range(6):
+        runtime = FakeRuntime(seed=seed, spread=4.0)
+        free = searched(runtime, "beam:width=3,length_penalty=0", config(9), eos=frozenset({2, 7}))
+        found = searched(runtime, "beam:width=3,length_penalty=0", config(9, min_tokens=4), eos=frozenset({2, 7}))
+        assert len(found) >= 4
+        shorter += len(free) < 4
+    assert shorter
+
+
+def test_log_probabilities_come_with_the_tokens() -> None:
+    runtime = FakeRuntime(seed=1)
+    logps = logps_of(runtime, PROMPT)
+    found = searched(runtime, "beam:width=3", config(6, logprobs=2))
+    for i, token in enumerate(found):
+        row = logps(tuple(found[:i]))
+        assert token.logprob == pytest.approx(float(row[token]), abs=1e-5)
+        assert [one for one, _ in token.top] == np.argsort(-row)[:2].tolist()
+    assert searched(runtime, "beam:width=3", config(6)) == found
+    assert all(token.logprob is None for token in searched(runtime, "best:n=1", config(6)))
+
+
+def test_processors_that_read_inner_layers_are_refused() -> None:
+    class Inner:
+        early = (1,)
+
+        def fork(self) -> Inner:
+            return self
+
+    with pytest.raises(UsageError, match="processors that read inner layers work with searches that roll only"):
+        searched(FakeRuntime(), "beam:width=2", config(3, processors=(Inner(),)))  # type: ignore[arg-type]
+
+
+def test_penalties_are_of_each_beams_own_text() -> None:
+    """As transformers does it: on the log-probabilities, by the text of the beam."""
+    from edgedec.sampling import Sampling, adjust
+
+    sampling = Sampling(repetition_penalty=1.7)
+    runtime = FakeRuntime(seed=4)
+    logps = logps_of(runtime, PROMPT)
+
+    def penalised(text: tuple[int, ...]) -> Any:
+        return adjust(logps(text).astype(np.float32), sampling, [*PROMPT, *text], len(PROMPT)).astype(np.float64)
+
+    found = searched(runtime, "beam:width=3", config(9, sampling=sampling))
+    assert found == oracle(penalised, VOCAB, 3, 9, frozenset(), "false", 1.0)[0]
+    assert found != searched(runtime, "beam:width=3", config(9))
