@@ -37,12 +37,11 @@ class LessonEncoder:
     end: int | None
 
     def __call__(self, lesson: Lesson) -> list[int]:
-        given = self.text(lesson.prompt, True) if lesson.prompt else []
-        found = list(given)
+        found = self.text(lesson.prompt, True) if lesson.prompt else []
         for number, part in enumerate(lesson.parts, 1):
             found += [packed(i, number) for i in self.text(part, not found)]
         # Where one token begins and ends texts, the next text brings it.
-        if lesson.ends and self.end is not None and (given or found[:1] != [packed(self.end, 1)]):
+        if lesson.ends and self.end is not None and found[:1] != [packed(self.end, 1)]:
             found.append(packed(self.end, len(lesson.parts)))
         return found
 
