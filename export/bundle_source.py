@@ -53,7 +53,8 @@ class BundleSource(Checkpoint):
         return self.bundle.manifest.diffusion
 
     def copy_text(self, target: Path) -> Text:
-        for name in {*_TEXT, self.bundle.manifest.text.tokenizer or ""} & set(self.bundle.manifest.files):
+        own = self.bundle.manifest.text.tokenizer
+        for name in {*_TEXT, *([own] if own else [])} & set(self.bundle.manifest.files):
             shutil.copyfile(self.bundle.file(name), target / name)
         return self.bundle.manifest.text
 

@@ -37,7 +37,7 @@ from edgedec.export.opening import open_source
 from edgedec.export.own_text import own_text
 from edgedec.export.parity import check_parity, parity
 from edgedec.export.passes import PassModel
-from edgedec.export.passes._all import Passed, Passing, Texts
+from edgedec.export.passes._all import Passed, Passing, TextSources
 from edgedec.export.passes._calibration import LENGTH, OWN, wanted_tokens
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
@@ -56,7 +56,6 @@ _AS_THE_TARGET = DraftOptions()
 DEFAULT_OPTIONS = ExportOptions()
 
 
-# How a model is stored to write calibration text.
 AT_EIGHT_BITS = ExportOptions(weights="int8", check=False, runtimes=())
 
 
@@ -70,7 +69,7 @@ def export(
     try:
         passing = Passing.of(out, source.folder, options, progress)
         with replacing_folder(out, force=options.force) as folder:
-            _Export(source, folder, options, progress, options.name or out.name, passing).run()
+            _Export(source, folder, replace(options, name=options.name or out.name), passing).run()
             for draft in options.drafts:
                 put_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
         passing.store.remove()
@@ -108,10 +107,8 @@ def _is_model(place: str) -> bool:
 class _Export:
     """One export into a staging folder."""
 
-    def __init__(
-        self, source: Checkpoint, folder: Path, options: ExportOptions, progress: Progress, name: str, passing: Passing
-    ) -> None:
-        self.source, self.folder, self.options, self.progress, self.name = source, folder, options, progress, name
+    def __init__(self, source: Checkpoint, folder: Path, options: ExportOptions, passing: Passing) -> None:
+        self.source, self.folder, self.options, self.progress = source, folder, options, passing.progress
         self.passing, self.passed = passing, Passed()
         spec = source.spec(options.context)
         self.parts: dict[str, Source] = source.weights(spec)
@@ -136,13 +133,12 @@ class _Export:
         recovered = {"recovered": self._recover(self.heads, text)} if self.heads and o.recover else {}
         self.passed = self._passed(text)
         floats = FloatRun(self.spec, self._read, texts)
-        said, own = self.source.said(self.parts, self.kept), {**self._own_formats(), **self.passed.formats}
-        said = said | dict(self.passed.record)
+        said = self.source.said(self.parts, self.kept) | dict(self.passed.record)
         if o.kv_heads:
-            said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
-        of, fills = (self.name, self.spec, text, self.formats), self.source.diffusion(self.spec)
-        encodes = encoder_facts(self.source, self.spec)
-        formats = (o.block, o.kv, LAYOUTS[o.target])
+            said |= {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
+        of, fills = (str(o.name), self.spec, text, self.formats), self.source.diffusion(self.spec)
+        encodes, formats = encoder_facts(self.source, self.spec), (o.block, o.kv, LAYOUTS[o.target])
+        own = self.passed.formats
         contents = Contents(*of, *formats, o.runtimes, said, own, diffusion=fills, encoder=encodes)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and encodes is not None:
@@ -180,17 +176,17 @@ class _Export:
         shapes = self.spec.tensors().values()
         tokens, length = wanted_tokens(sum(map(prod, shapes))), min(LENGTH, self.spec.context_length)
         encode = None if text.tokenizer is None else Tokenizer.load(self.folder / text.tokenizer).encode
-        texts, model = Texts(encode, self._own_text, tokens, length), PassModel(self.spec, self._read)
+        texts, model = (
+            TextSources(encode, self._own_text, tokens, length),
+            PassModel(self.spec, self._read, self._own_formats()),
+        )
         return self.passing.run(model, self.formats, self.options.block, frozenset(self.kept), texts)
 
     def _own_text(self, tokens: int, length: int) -> tuple[NDArray[np.int64], ...]:
         """Text that the model writes, stored in 8 bits for it."""
         with TemporaryDirectory(prefix=".own-", dir=self.folder.parent) as folder:
             options = replace(AT_EIGHT_BITS, context=self.options.context, kv_heads=self.options.kv_heads)
-            passing = Passing.of(Path(folder) / "bundle", self.source.folder, options, self.progress)
-            with replacing_folder(Path(folder) / "bundle") as staging:
-                _Export(self.source, staging, options, self.progress, self.name, passing).run()
-            bundle = Bundle.open(Path(folder) / "bundle")
+            bundle = export(str(self.source.folder), Path(folder) / "bundle", options, self.progress)
             return own_text(bundle, tokens, length, self.options.threads)
 
     def _kept(self, name: str) -> Kept | None:

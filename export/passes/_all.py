@@ -34,7 +34,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextSources:
     """Where calibration text comes from. encode: tokens of a text, None without a tokenizer; samples: the model's own
     text of so many tokens, in rows of so many."""
 
@@ -71,11 +71,11 @@ class Passing:
         return RoundedStore(self.folder)
 
     def run(
-        self, model: PassModel, parts: Mapping[str, WeightFormat], block: int, fixed: frozenset[str], texts: Texts
+        self, model: PassModel, parts: Mapping[str, WeightFormat], block: int, fixed: frozenset[str], texts: TextSources
     ) -> Passed:
         """All passes on a model. parts: the formats of body, head and embed; fixed: matrices that stay as they are."""
         if not self.choices:
-            return Passed()
+            return Passed(formats=model.formats)
         calibration = self._calibration(texts, model.spec.vocab_size)
         context = PassContext(model.spec, parts, block, self.store, self.progress, fixed)
         statistics = Statistics(calibration.texts)
@@ -84,7 +84,7 @@ class Passing:
         rounded = {name: one.kept() for name, one in model.rounded.items()}
         return Passed(model.read, model.formats, rounded, self._record(calibration))
 
-    def _calibration(self, texts: Texts, vocab: int) -> CalibrationText:
+    def _calibration(self, texts: TextSources, vocab: int) -> CalibrationText:
         if self.calibrate is None:
             return kept(self.folder / "calibration.npy", lambda: texts.samples(texts.tokens, texts.length))
         if texts.encode is None:

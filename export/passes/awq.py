@@ -35,7 +35,7 @@ def make(
 
 
 @dataclass(frozen=True)
-class Group:
+class ScaledGroup:
     """Matrices that read the same inputs, and the vectors and rows that make these: name -> the rows, None for all.
     share: so many inputs after one another, `repeats` times, have one factor (value heads that several query heads
     read)."""
@@ -62,7 +62,7 @@ class Awq:
             self.host.progress("awq", b + 1, spec.n_blocks)
         return replace(model, read=scaled.read)
 
-    def _scale(self, model: PassModel, scaled: Scaled, group: Group, moments: MomentsOf) -> None:
+    def _scale(self, model: PassModel, scaled: Scaled, group: ScaledGroup, moments: MomentsOf) -> None:
         shapes = model.spec.tensors()
         known = next((moments[name] for name in group.matrices if name in moments), None)
         if known is None or not all(is_integer(self.host.format_of(model, n)) for n in group.matrices if n in moments):
@@ -77,7 +77,7 @@ class Awq:
             whole[rows or slice(None)] = 1 / made
             scaled.rows(name, whole)
 
-    def _best(self, model: PassModel, group: Group, weights: dict[str, Array], known: Moments) -> Float64:
+    def _best(self, model: PassModel, group: ScaledGroup, weights: dict[str, Array], known: Moments) -> Float64:
         """The factors [k] of the exponent that leaves the least error."""
         found, least = np.ones(len(known.magnitude)), np.inf
         for i in range(self.grid):
@@ -101,7 +101,7 @@ class Awq:
         return error
 
 
-def scales(known: Moments, exponent: float, group: Group) -> Float64:
+def scales(known: Moments, exponent: float, group: ScaledGroup) -> Float64:
     """m^a / sqrt(max * min) of the mean magnitudes [k]; 1 where an input is always zero."""
     mean = known.magnitude / max(known.rows, 1)
     if group.share:
@@ -111,21 +111,21 @@ def scales(known: Moments, exponent: float, group: Group) -> Float64:
     return np.clip(found / np.sqrt(found.max() * found.min()), 1e-4, 1e4)
 
 
-def groups(spec: ModelSpec, b: int) -> Iterator[Group]:
+def groups(spec: ModelSpec, b: int) -> Iterator[ScaledGroup]:
     """What may be scaled in block b without changing the model."""
     block, norms = spec.blocks[b], readers(spec)
     norm = f"blocks.{b}.norm"
     if norm in norms:
-        yield Group(norms[norm], {norm: None})
+        yield ScaledGroup(norms[norm], {norm: None})
     if isinstance(block, Attention):
         values = slice(block.q_dim + block.kv_dim, block.q_dim + 2 * block.kv_dim)
         makers: dict[str, slice | None] = {f"blocks.{b}.qkv": values}
         if block.qkv_bias:
             makers[f"blocks.{b}.qkv_bias"] = values
-        yield Group((f"blocks.{b}.o",), makers, block.head_dim, block.n_heads // block.n_kv_heads)
+        yield ScaledGroup((f"blocks.{b}.o",), makers, block.head_dim, block.n_heads // block.n_kv_heads)
     if isinstance(block, Mlp) and block.gated:
         rows = slice(block.inner_size, 2 * block.inner_size)
         makers = {f"blocks.{b}.gate_up": rows}
         if block.bias:
             makers[f"blocks.{b}.gate_up_bias"] = rows
-        yield Group((f"blocks.{b}.down",), makers)
+        yield ScaledGroup((f"blocks.{b}.down",), makers)
