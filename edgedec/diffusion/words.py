@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -53,6 +53,10 @@ class Methods:
     steps: int = 0
     entropy: bool = False
     stale: bool = False
+
+    def scheduled(self, schedule: FillSchedule) -> Methods:
+        """The same with another schedule."""
+        return replace(self, schedule=schedule)
 
 
 @dataclass(frozen=True)
