@@ -115,7 +115,8 @@ def test_wide_matrices_are_solved_in_diagonal_blocks() -> None:
     assert [len(part) for part in known] == [WIDEST, 64]
     np.testing.assert_allclose(known[1], x[:, WIDEST:].T @ x[:, WIDEST:])
     codes, scales = solve(w, known, GRIDS["int4"], BLOCK, 0.01, True, sweeps=0)
-    assert codes.shape == (2, k) and scales.shape == (2, k // BLOCK)
+    assert codes.shape == (2, k)
+    assert scales.shape == (2, k // BLOCK)
     np.testing.assert_array_equal(
         codes[:, WIDEST:], solve(w[:, WIDEST:], known[1:], GRIDS["int4"], BLOCK, 0.01, True, sweeps=0)[0]
     )

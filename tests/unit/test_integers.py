@@ -27,7 +27,8 @@ def plain(data: bytes, fmt: str, i: int) -> int:
 def test_planes_are_what_the_format_says(fmt: Integers) -> None:
     codes = np.random.default_rng(0).integers(0, 8 if fmt == "int3" else 4, 96).astype(np.uint8)
     data = packed(codes, fmt)
-    assert data.dtype == np.uint8 and len(data) == code_bytes(fmt, 96)
+    assert data.dtype == np.uint8
+    assert len(data) == code_bytes(fmt, 96)
     assert [plain(data.tobytes(), fmt, i) for i in range(96)] == codes.tolist()
 
 
@@ -45,7 +46,8 @@ def test_nearest_rounding_gives_the_nearest_multiple(fmt: Integers, block: int) 
     rows = np.random.default_rng(2).standard_normal((5, 100)).astype(np.float32)
     data, scales = quantize(rows, fmt, block)
     nb = -(-100 // block)
-    assert data.shape == (5, nb, code_bytes(fmt, block)) and scales.shape == (5, nb)
+    assert data.shape == (5, nb, code_bytes(fmt, block))
+    assert scales.shape == (5, nb)
     stored = dequantize(data, scales, fmt, 100)
     steps = np.repeat(scales.astype(np.float64), block, axis=1)[:, :100]
     values = np.arange(-4, 4) if fmt == "int3" else np.array([-3, -1, 1, 3])
@@ -78,4 +80,5 @@ def test_the_grids_are_those_of_the_storage() -> None:
         low, high = (code * step_of(fmt) - stands_for_zero(fmt) for code in (0, (1 << int(fmt[3:])) - 1))
         assert (grid.low, grid.high) == ((-127, 127) if fmt == "int8" else (low, high))
         assert grid.codes(np.array([float(grid.low), float(grid.high)])).tolist()[1] == (1 << int(fmt[3:])) - 1
-    assert is_integer("int2") and not is_integer("f16")
+    assert is_integer("int2")
+    assert not is_integer("f16")

@@ -77,7 +77,8 @@ def weights(name: str, seed: int = 0) -> tuple[ModelSpec, Any]:
 def test_passes_run_in_the_order_of_their_stages() -> None:
     assert [c.name for c in chosen("gptq:sweeps=0+allocate:bits=5+awq+fold")] == ["awq", "fold", "allocate", "gptq"]
     assert [c.name for c in chosen("", "good")] == ["gptq"]
-    assert chosen("", "fast") == [] and [c.name for c in chosen("", "best")] == ["awq", "gptq"]
+    assert chosen("", "fast") == []
+    assert [c.name for c in chosen("", "best")] == ["awq", "gptq"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,8 @@ def test_the_choice_is_the_best_of_all_choices() -> None:
 def test_allocation_keeps_its_budget_and_spends_it_where_it_matters(tmp_path: Path) -> None:
     spec, read = weights("plain", 1)
     found = run("allocate:bits=5.5,tokens=16", spec, read, tmp_path).formats
-    assert set(found) == {name for name in spec.matrices if name.startswith("blocks.")} and len(set(found.values())) > 1
+    assert set(found) == {name for name in spec.matrices if name.startswith("blocks.")}
+    assert len(set(found.values())) > 1
     shapes = spec.tensors()
     total = sum(shapes[n][0] * shapes[n][1] for n in found)
     assert sum(stored_bytes(shapes[n], fmt, 32) for n, fmt in found.items()) * 8 <= 5.5 * total
@@ -173,17 +175,21 @@ def stored(bundle: Bundle) -> dict[str, bytes]:
 def test_the_manifest_says_what_was_done(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     bundle = export(str(checkpoint), tmp_path / "b", options(text, "fold+gptq:sweeps=1"))
     source = bundle.manifest.source
-    assert source["passes"] == "fold+gptq:sweeps=1" and source["calibration"]["text"] == "notes.txt"
-    assert source["calibration"]["tokens"] >= LEAST and len(source["calibration"]["sha256"]) == 64
+    assert source["passes"] == "fold+gptq:sweeps=1"
+    assert source["calibration"]["text"] == "notes.txt"
+    assert source["calibration"]["tokens"] >= LEAST
+    assert len(source["calibration"]["sha256"]) == 64
     assert list(tmp_path.iterdir()) == [tmp_path / "b"]  # nothing is left beside it
     plain = export(str(checkpoint), tmp_path / "p", options(text, ""))
-    assert "passes" not in plain.manifest.source and stored(plain) != stored(bundle)
+    assert "passes" not in plain.manifest.source
+    assert stored(plain) != stored(bundle)
 
 
 def test_allocated_formats_are_stored(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     bundle = export(str(checkpoint), tmp_path / "b", options(text, "allocate:bits=6,tokens=64+gptq:sweeps=0"))
     found = {t.format for n, t in bundle.manifest.tensors.items() if n.startswith("blocks.") and t.block}
-    assert len(found) > 1 and bundle.manifest.tensors["head"].format == "int4"
+    assert len(found) > 1
+    assert bundle.manifest.tensors["head"].format == "int4"
 
 
 def test_the_models_own_text(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +197,8 @@ def test_the_models_own_text(checkpoint: Path, tmp_path: Path, monkeypatch: pyte
     bundle = export(str(checkpoint), tmp_path / "b", options(Path("own"), "gptq:sweeps=0"))
     assert bundle.manifest.source["calibration"]["text"] == "own"
     texts = own_text.own_text(bundle, 100, 20)
-    assert [len(ids) for ids in texts] == [20] * 5 and len({ids.tobytes() for ids in texts}) == 5
+    assert [len(ids) for ids in texts] == [20] * 5
+    assert len({ids.tobytes() for ids in texts}) == 5
     assert all(ids[0] == bundle.manifest.text.bos for ids in texts)
     assert [list(ids) for ids in own_text.own_text(bundle, 100, 20)] == [list(ids) for ids in texts]
 
@@ -211,12 +218,15 @@ def test_an_interrupted_export_goes_on(
     monkeypatch.setattr(RoundedStore, "put", counted)
     with pytest.raises(KeyboardInterrupt):
         export(str(checkpoint), tmp_path / "b", options(text))
-    assert not (tmp_path / "b").exists() and len(list(tmp_path.glob(".b.passes-*"))) == 1
+    assert not (tmp_path / "b").exists()
+    assert len(list(tmp_path.glob(".b.passes-*"))) == 1
     assert not list(tmp_path.glob(".b.partial-*"))
     first, names[:] = list(names), []
     monkeypatch.setattr(RoundedStore, "put", lambda self, name, *rest: (names.append(name), put(self, name, *rest))[1])
     assert stored(export(str(checkpoint), tmp_path / "b", options(text))) == whole
-    assert len(first) == 3 and not set(first) & set(names) and names  # only what was missing is made
+    assert len(first) == 3
+    assert not set(first) & set(names)
+    assert names
     assert not list(tmp_path.glob(".b.passes-*"))
 
 
@@ -302,7 +312,8 @@ def test_every_kind_of_model_goes_through(name: str, tmp_path: Path) -> None:
 
 
 def test_larger_models_are_calibrated_on_fewer_tokens() -> None:
-    assert wanted_tokens(10**6) == 16384 and wanted_tokens(1_240_000_000) == 4096
+    assert wanted_tokens(10**6) == 16384
+    assert wanted_tokens(1_240_000_000) == 4096
     assert 4096 < wanted_tokens(600_000_000) < 16384
 
 
@@ -311,7 +322,8 @@ def test_a_bundle_is_quantized_again(checkpoint: Path, text: Path, tmp_path: Pat
     again = export(str(floats.path), tmp_path / "b", options(text))
     straight = export(str(checkpoint), tmp_path / "s", options(text))
     assert stored(again) == stored(straight)
-    assert again.manifest.source["bundle"] == "f" and again.manifest.text == floats.manifest.text
+    assert again.manifest.source["bundle"] == "f"
+    assert again.manifest.text == floats.manifest.text
     shorter = export(str(floats.path), tmp_path / "c", options(None, "", context=32))
     assert shorter.spec.context_length == 32
     with pytest.raises(UsageError, match="the bundle has 64"):
@@ -322,5 +334,6 @@ def test_words_in_the_manifest_can_be_given_again() -> None:
     from edgedec.export.passes._all import _words
 
     choice = chosen('allocate:bits=5,formats=["int4", "int8"]')[0]
-    assert chosen(_words(choice)) == [choice] and _words(PluginChoice("fold", {})) == "fold"
+    assert chosen(_words(choice)) == [choice]
+    assert _words(PluginChoice("fold", {})) == "fold"
     json.dumps(_words(choice))

@@ -1,4 +1,4 @@
-"""Ranked continuations: of several sampled suffixes those are kept that fit the prompt best; lossy.
+"""RankedContinuation continuations: of several sampled suffixes those are kept that fit the prompt best; lossy.
 
 X08, RankGen (Krishna et al., arXiv:2205.09726): from each of `beams` texts `n` suffixes of `length` tokens are sampled
 (top-p .9), all are scored by the product of the prompt's vector and the whole suffix's, and the best `beams` go on; the
@@ -36,12 +36,12 @@ def make(
     bundle: Annotated[str, Opt("A bundle whose hidden states are the vectors.")] = "",
     command: Command = "",
     timeout: Timeout = 10.0,
-) -> Ranked:
+) -> RankedContinuation:
     scorer = bundle_scorer(host, bundle) if bundle else needed(host, "rank", command, timeout)
-    return Ranked(scorer, beams, n, length, temperature, top_p)
+    return RankedContinuation(scorer, beams, n, length, temperature, top_p)
 
 
-class Ranked:
+class RankedContinuation:
     def __init__(self, scorer: Scorer, beams: int, n: int, length: int, temperature: float, top_p: float) -> None:
         self._scorer, self._beams, self._n, self._length = scorer, beams, n, length or None
         self._change, self.width = sampled(temperature, top_p), beams * n
