@@ -25,7 +25,7 @@ from edgedec.decoding.runner import run_loop
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.decoding import DiffusionDecoding
 from edgedec.diffusion.loop import PassCounts, diffusion_loop
-from edgedec.diffusion.schedules.learned import FillNet, features
+from edgedec.diffusion.schedules.learned import FillNet, features, log_odds
 from edgedec.diffusion.seen import SeenBlock
 from edgedec.model import Model
 from edgedec.model import open as open_model
@@ -81,9 +81,9 @@ def runs(model: Model, tasks: Sequence[ListTask]) -> tuple[Floats, Floats]:
     return np.array(x), np.array(y)
 
 
-def trained(x: Floats, y: Floats, hidden: int = 64, steps: int = 3000, seed: int = 0) -> tuple[FillNet, float]:
+def trained(x: Floats, y: Floats, hidden: int = 64, steps: int = 6000, seed: int = 0) -> tuple[FillNet, float]:
     """A net trained by Adam on binary cross-entropy, and its loss at the end; labels that are NaN do not count."""
-    rng, size, known = np.random.default_rng(seed), x.shape[1], ~np.isnan(y)
+    rng, size, known, x = np.random.default_rng(seed), x.shape[1], ~np.isnan(y), log_odds(x)
     arrays = [
         rng.normal(0, (2 / size) ** 0.5, (size, hidden)),
         np.zeros(hidden),
@@ -125,8 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a schedule for a diffusion model on its own runs.")
     parser.add_argument("-m", "--model", default="nano-block")
     parser.add_argument("-o", "--out", type=Path, default=Path("fill.npz"))
-    parser.add_argument("--texts", type=int, default=60, help="runs of each kind of question")
-    parser.add_argument("--held", type=int, default=12, help="questions of each kind to compare on; 0: none")
+    parser.add_argument("--texts", type=int, default=80, help="runs of each kind of question")
+    parser.add_argument("--held", type=int, default=30, help="questions of each kind to compare on; 0: none")
     given = parser.parse_args()
     model = open_model(given.model)
     x, y = runs(model, tasks_of(_TRAIN, given.texts))

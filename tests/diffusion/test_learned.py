@@ -27,19 +27,19 @@ def seen(p: list[float], positions: list[int], tokens: list[int] | None = None, 
     return SeenBlock(at, both, both.astype(float), np.array([p, p]).T, given=given)
 
 
-def identity(size: int, scale: float = 1.0, shift: float = 0.0) -> FillNet:
-    """The logit of a position is its probability, times a scale."""
-    return FillNet(np.eye(size), np.zeros(size), np.eye(size) * scale, np.full(size, shift))
+def identity(size: int, shift: float = 0.0) -> FillNet:
+    """The logit of a position is that of its probability, and a shift."""
+    return FillNet(np.eye(size), np.full(size, 9.0), np.eye(size) * 4, np.full(size, shift - 36))
 
 
 def test_positions_above_the_value_are_filled_and_the_surest() -> None:
-    made = LearnedSchedule(identity(4, 10, -5), 0.96)  # sigma above 0.96: logit above 3.18, p above 0.818
+    made = LearnedSchedule(identity(4), 0.96)  # the net says what it reads
     canvas = Canvas([0] * 8 + [MASK] * 4, MASK, start=8, end=12)
-    assert made.choose(seen([0.83, 0.81, 0.82], [8, 9, 11]), canvas) == [8, 11]
+    assert made.choose(seen([0.97, 0.95, 0.965], [8, 9, 11]), canvas) == [8, 11]
     assert made.choose(seen([0.3, 0.4], [9, 10]), canvas) == [10]
     assert made.choose(seen([0.3, 0.4], [9, 10], given=1), canvas) == []
-    assert made.choose(seen([0.9, 0.95], [8, 13]), canvas) == [8, 13]  # behind what the net reads: the surest only
-    assert made.choose(seen([0.9, 0.7], [8, 13]), canvas) == [8]
+    assert made.choose(seen([0.97, 0.98], [8, 13]), canvas) == [8, 13]  # behind what the net reads: the surest only
+    assert made.choose(seen([0.98, 0.97], [8, 13]), canvas) == [8]
 
 
 def test_what_the_net_reads() -> None:
@@ -91,7 +91,7 @@ def test_runs_are_labelled_with_their_own_text() -> None:
 
 def test_a_file_decodes_as_its_net(tmp_path: Path) -> None:
     path = tmp_path / "net.npz"
-    identity(4, 40, -8.8219).save(path)  # sigma above 0.96: p above 0.3
+    identity(4, 4.0254).save(path)  # sigma above 0.96: p above 0.3
     facts, ids = DiffusionFacts(MASK, True, "causal", 4), list(np.random.default_rng(1).integers(0, EOS, 5))
     found = [
         decode(FakeRuntime(tiny_spec(vocab_size=VOCAB), spread=14.0), facts, ids, words, max_tokens=24)

@@ -2,9 +2,10 @@
 
 Learn2PD (row D20, from its public code): a two-layer net takes the probabilities of a block's positions (1 where a
 token is known) and gives a logit for each; positions with sigma above 0.96 are filled, and the surest one. It was
-trained on runs of the same model, with the label "the best token is the final one" and binary cross-entropy:
-`python -m edgedec.bench.fill_schedule` does that. Its end-of-text prediction is `ends=cut`. For a model and the texts
-that it was trained on; docs/diffusion.md has what it brings to nano-block.
+trained on runs of the same model, with the label "the best token is the final one" and binary cross-entropy: `python
+-m edgedec.bench.fill_schedule` does that. Our own: the net reads log-odds; reading probabilities, which crowd near 1,
+it was worse than a threshold. Its end-of-text prediction is `ends=cut`. For a model and the texts that it was trained
+on; docs/diffusion.md has what it brings to nano-block.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class FillNet:
 
     def __call__(self, p: Floats) -> Floats:
         """The chance that each position has its final token [n, size], from probabilities [n, size]."""
-        logits = np.maximum(p @ self.w1 + self.b1, 0) @ self.w2 + self.b2
+        logits = np.maximum(log_odds(p) @ self.w1 + self.b1, 0) @ self.w2 + self.b2
         found: Floats = 1 / (1 + np.exp(-np.clip(logits, -60, 60)))
         return found
 
@@ -79,6 +80,12 @@ class FillNet:
 
     def save(self, path: Path) -> None:
         np.savez(path, **{name: getattr(self, name).astype(np.float32) for name in _NAMES})
+
+
+def log_odds(p: Floats) -> Floats:
+    """What the net reads of probabilities: 0.97 and 0.99 are as far apart as 0.5 and 0.75."""
+    found: Floats = np.log((p + 1e-4) / (1 - p + 1e-4)) / 4
+    return found
 
 
 def features(seen: SeenBlock, canvas: Canvas, size: int) -> Floats:
