@@ -68,7 +68,7 @@ def test_a_search_may_be_left_at_any_forward(words: str) -> None:
             again = list(run_loop(runtime, decode_loop(context, config(), Off())))
             assert again == wanted, left
         left += 1
-    assert left > 2
+    assert left
 
 
 @pytest.mark.parametrize("words", WORDS)

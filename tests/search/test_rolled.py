@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.laws import PROMPT, VOCAB, beside, fresh, logps_of, search_of, searched
+from search.laws import PROMPT, VOCAB, LawRuntime, beside, fresh, logps_of, search_of, searched, table
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.loop import decode_loop
@@ -143,18 +143,34 @@ def test_a_cut_text_never_wins() -> None:
 
 @pytest.mark.parametrize("k", [2, 3, 5])
 def test_the_answer_of_most_of_k_wins(k: int) -> None:
-    """The last letter is the answer: the commonest of the first k, the earlier of equals."""
+    """The last of three letters is the answer: the commonest of the first k, the earlier of equals."""
     voted = 0
-    for seed in range(8):
-        runtime = FakeRuntime(seed=seed, spread=3.0)
-        texts = shortest(alone(runtime, 8, config(30)), k)
+    for seed in range(4, 16):
+        runtime = FakeRuntime(seed=seed, spread=1.5)
+        texts = shortest(alone(runtime, 8, config(40)), k)
         assert len(texts) == k
-        last = [tokens[-1] if tokens else None for tokens in texts]
+        named = [[token for token in tokens if token in (0, 1, 3)] for tokens in texts]
+        last = [some[-1:] or list(tokens) for some, tokens in zip(named, texts, strict=True)]
         wanted = max(range(k), key=lambda i: (last.count(last[i]), -i))
         voted += wanted > 0
-        found = searched(runtime, f"first:n=8,k={k},answer='.'", config(30), eos=ENDS)
+        found = searched(runtime, f"first:n=8,k={k},answer='[abd]'", config(40), eos=ENDS)
         assert found == texts[wanted], seed
-    assert voted or k == 2
+    assert voted or k < 5
+
+
+def test_two_of_three_outvote_the_first() -> None:
+    """Texts of one letter, a or b, that end together: the answer is that of two, whoever is first."""
+    runtime, outvoted = LawRuntime(table({(): [0.5, 0.5, 0.0]}, [0.0, 0.0, 1.0]), 3, 2), 0
+    for seed in range(12):
+        search = search_of(runtime, "first:n=3,k=3", config(5), frozenset({2}), fresh(runtime, runtime.prompt, seed))
+        found = list(run_loop(runtime, search.loop))
+        plain = decode_loop(fresh(runtime, runtime.prompt, seed), config(5), Off(), eos=frozenset({2}))
+        streams = RandomStreams(np.random.default_rng(seed))
+        others = [[int(streams.of((i,)).random() >= 0.5)] for i in (1, 2)]
+        texts = [list(run_loop(runtime, plain)), *others]
+        assert found == max(texts, key=texts.count)
+        outvoted += found != texts[0]
+    assert outvoted
 
 
 def test_a_vote_can_differ_from_the_first() -> None:
