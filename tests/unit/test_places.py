@@ -126,6 +126,13 @@ def test_a_short_text_before_a_long_sequence() -> None:
     assert made.process(np.zeros(9, np.float32), [3, 4, 5], {}).tolist() == [0] * 6 + [1, 0, 0]
 
 
+def test_a_text_a_little_shorter_than_the_longest_sequence() -> None:
+    context = Context([1, 2, 3, 4], 4, FakeRuntime().new_cache(8))
+    made = SequenceBias(GenerationConfig(sequence_bias=[[[1, 2, 3, 4, 5, 6], 1.0], [[2, 3, 4, 7], 2.0]]), context)
+    assert made.process(np.zeros(9, np.float32), [], {})[7] == 2
+    assert made.process(np.zeros(9, np.float32), [5], {})[6] == 1
+
+
 def test_places_are_counted_by_path_and_fork() -> None:
     made: LogitsProcessor = Places(GenerationConfig(forced_tokens=[1, 2, 3]), frozenset())
     row = np.zeros(5, np.float32)

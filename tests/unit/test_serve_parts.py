@@ -66,7 +66,7 @@ def test_references_of_a_schema_move_with_it() -> None:
     assert schema["properties"]["a"] == {"$ref": "#/$defs/A"}
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=st.dictionaries(st.sampled_from(sorted(fields.CHAT["properties"])), JSON, max_size=4))
 def test_the_check_agrees_with_jsonschema(body: dict[str, Any]) -> None:
     """What the published schema allows is let through, and nothing else is."""
