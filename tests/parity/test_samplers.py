@@ -69,7 +69,14 @@ def test_the_n_grams_of_hugging_face(size: int) -> None:
         assert np.array_equal(ours, found[0].numpy())
 
 
-SEQUENCES = [[[1, 2, 3], -2.0], [[4], 1.5], [[2, 4], 3.0], [[1, 2, 4], -0.5], [[0, 0, 1, 2, 5], 9.0], [[2, 5], -1.0]]
+SEQUENCES: list[Any] = [
+    [[1, 2, 3], -2.0],
+    [[4], 1.5],
+    [[2, 4], 3.0],
+    [[1, 2, 4], -0.5],
+    [[0, 0, 1, 2, 5], 9.0],
+    [[2, 5], -1.0],
+]
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [2], [0, 0, 1, 2], [5, 5]])

@@ -90,7 +90,8 @@ def slow_chance(hmm: HMM, hidden: Any, prefix: list[int], token: int, left: int,
 @pytest.mark.parametrize("left", [1, 2, 4])
 def test_chances_are_those_of_enumeration(name: str, left: int) -> None:
     hmm, pattern = planted(), PATTERNS[name]
-    made = Formatted(hmm, Pivots(*pattern, ENDS), 4)
+    parts, start, end = pattern
+    made = Formatted(hmm, Pivots(parts, start, end, ENDS), 4)
     for prefix in ([], [1], [2, 1], [1, 1], [2]):
         hidden, state = None, 0
         for token in prefix:

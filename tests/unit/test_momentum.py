@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_the_worked_example() -> None:
 def test_a_text_is_that_of_the_rule_with_any_draft(alpha: float, k: int, sampling: Sampling) -> None:
     on = FakeRuntime()
 
-    def after(new: list[int]):  # type: ignore[no-untyped-def]
+    def after(new: list[int]) -> Any:
         ids = [*PROMPT, *new]
         p = np.exp(logp(law(on, ids)))
         scores = np.full(13, -INF, np.float32)
@@ -76,7 +77,7 @@ def test_a_model_that_repeats_itself_does_not(nano: Path) -> None:
     """Greedy, nano ends up in a loop; with momentum it does not."""
     model = edgedec.open(nano, threads=1)
 
-    def repeats(**options: object) -> float:
+    def repeats(**options: Any) -> float:
         session = model.session(context=512)
         new = [t.token for t in session.tokens(model.tokenizer.encode("Once upon"), max_tokens=200, **options)]
         grams = [tuple(new[i : i + 6]) for i in range(len(new) - 5)]

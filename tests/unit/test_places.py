@@ -121,34 +121,34 @@ def test_a_text_is_that_of_the_rule_with_any_draft(name: str, sampling: Sampling
 def test_a_short_text_before_a_long_sequence() -> None:
     on = FakeRuntime()
     context = Context([1, 2], 2, on.new_cache(8))
-    made = SequenceBias(GenerationConfig(sequence_bias=[[[1, 2, 3, 4, 5, 6], 1.0], [[1, 2, 7], 2.0]]), context)
+    made = SequenceBias(GenerationConfig(sequence_bias=(((1, 2, 3, 4, 5, 6), 1.0), ((1, 2, 7), 2.0))), context)
     assert made.process(np.zeros(9, np.float32), [], {}).tolist() == [0] * 7 + [2, 0]
     assert made.process(np.zeros(9, np.float32), [3, 4, 5], {}).tolist() == [0] * 6 + [1, 0, 0]
 
 
 def test_a_text_a_little_shorter_than_the_longest_sequence() -> None:
     context = Context([1, 2, 3, 4], 4, FakeRuntime().new_cache(8))
-    made = SequenceBias(GenerationConfig(sequence_bias=[[[1, 2, 3, 4, 5, 6], 1.0], [[2, 3, 4, 7], 2.0]]), context)
+    made = SequenceBias(GenerationConfig(sequence_bias=(((1, 2, 3, 4, 5, 6), 1.0), ((2, 3, 4, 7), 2.0))), context)
     assert made.process(np.zeros(9, np.float32), [], {})[7] == 2
     assert made.process(np.zeros(9, np.float32), [5], {})[6] == 1
 
 
 def test_places_are_counted_by_path_and_fork() -> None:
-    made: LogitsProcessor = Places(GenerationConfig(forced_tokens=[1, 2, 3]), frozenset())
+    made: LogitsProcessor = Places(GenerationConfig(forced_tokens=(1, 2, 3)), frozenset())
     row = np.zeros(5, np.float32)
     assert [int(made.process(row, [0] * n, {}).argmax()) for n in range(3)] == [1, 2, 3]
     assert made.process(row, [0] * 3, {}) is row
     made.accept(1)
     twin = made.fork()
     twin.accept(2)
-    assert (made.process(row, [], {}).argmax(), twin.process(row, [], {}).argmax()) == (2, 3)
+    assert [int(one.process(row, [], {}).argmax()) for one in (made, twin)] == [2, 3]
     made.reset()
     assert made.process(row, [], {}).argmax() == 1
 
 
 def test_ends_grow_likelier_in_the_loop() -> None:
     on, ends = FakeRuntime(), frozenset({2, 6})
-    config = GenerationConfig(WARM, exponential_decay_length_penalty=[3, 1.4], max_tokens=30)
+    config = GenerationConfig(WARM, exponential_decay_length_penalty=(3, 1.4), max_tokens=30)
     made = Places(config, ends)
     for n in range(8):
         row = law(on, [*PROMPT, *[1] * n])
