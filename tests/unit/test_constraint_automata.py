@@ -194,6 +194,15 @@ def test_masks_are_kept_by_state_and_shared_by_forks(monkeypatch: pytest.MonkeyP
 # --- spans ---
 
 
+@pytest.mark.parametrize("passage", ["abcbc", "aabab", "abbb", "abcabcd", "aaaa", "abcdbcdcd", "mississippi"])
+def test_the_automaton_of_a_passage_is_the_smallest(passage: str) -> None:
+    """A place for each set of ends that substrings have, and the beginning."""
+    ends: dict[str, set[int]] = {}
+    for i, j in itertools.combinations(range(len(passage) + 1), 2):
+        ends.setdefault(passage[i:j], set()).add(j)
+    assert len(Span(passage)._edges) == 1 + len({frozenset(found) for found in ends.values()})
+
+
 def test_the_automaton_of_a_passage_is_small() -> None:
     span = Span("ab" * 500)
     assert len(span._edges) <= 2 * 1000
