@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -117,9 +117,22 @@ class Model(OpenedModel):
         """Documents by how well they fit a query, the best first: (index, score)."""
         return self.encoder.rerank(query, documents, top=top, truncate=truncate)
 
-    def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[dict[str, float]]:
-        """The scores of the model's labels for each text or pair of texts, the highest first."""
-        return self.encoder.classify(texts, truncate=truncate)
+    def classify(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        examples: Mapping[str, Sequence[str]] | None = None,
+        truncate: bool = False,
+    ) -> list[dict[str, float]]:
+        """The scores of the model's labels for each text or pair of texts, the highest first. examples: a few texts of
+        each label, of a model that embeds: the scores are cosines to their means."""
+        encoder = self.encoder
+        if examples is None:
+            return encoder.classify(texts, truncate=truncate)
+        single = [text for text in texts if isinstance(text, str)]
+        if len(single) < len(texts):
+            raise UsageError("examples: a pair of texts has no vector")
+        return encoder.nearest(single, encoder.prototypes(examples, truncate=truncate), truncate=truncate)
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""

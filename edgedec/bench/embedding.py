@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
-from edgedec.errors import RuntimeUnavailable
-from edgedec.extras import install_command
 from edgedec.runtime import RuntimeOptions, choose_runtime, open_runtime
 
 Texts = list[list[int]]
@@ -23,7 +20,7 @@ Run = Callable[[Texts], object]
 
 
 @dataclass(frozen=True)
-class TextShape:
+class EmbedShape:
     """`texts` texts of `tokens` tokens each; mixed: from a quarter of them to all."""
 
     texts: int
@@ -43,7 +40,7 @@ class Timed:
     """Of one engine at a shape. ratio: the median of its time over that of the first engine in the same turn."""
 
     engine: str
-    shape: TextShape
+    shape: EmbedShape
     seconds: float
     tokens: int
     ratio: float
@@ -61,29 +58,9 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> tuple[str, Run]:
     return name, lambda texts: list(runner.hidden([EncodedText(ids, [0] * len(ids)) for ids in texts]))
 
 
-def of_transformers(checkpoint: str, threads: int) -> tuple[str, Run]:
-    """(name, run) of transformers' model in float32, the texts padded to the longest."""
-    try:
-        import torch
-        from transformers import AutoModel
-    except ImportError:
-        raise RuntimeUnavailable(f"--peer transformers: {install_command('train')} and transformers") from None
-    torch.set_num_threads(threads)
-    model: Any = AutoModel.from_pretrained(checkpoint).eval()
-
-    def run(texts: Texts) -> object:
-        most = max(map(len, texts))
-        ids = torch.tensor([text + [0] * (most - len(text)) for text in texts])
-        seen = torch.tensor([[1] * len(text) + [0] * (most - len(text)) for text in texts])
-        with torch.inference_mode():
-            return model(ids, attention_mask=seen).last_hidden_state
-
-    return "transformers", run
-
-
 def measure(
     engines: Sequence[tuple[str, Run]],
-    shapes: Sequence[TextShape],
+    shapes: Sequence[EmbedShape],
     vocabulary: int,
     repetitions: int,
     show: Callable[[int, int], None] = lambda done, total: None,

@@ -68,3 +68,14 @@ def lines(raw: bytes, where: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: not UTF-8 text (byte {error.start})") from None
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def read_examples(file: Path) -> dict[str, list[str]]:
+    """The texts of each label of a file, labels in the order in which they come."""
+    found: dict[str, list[str]] = {}
+    for number, line in enumerate(lines(file.read_bytes(), str(file)), 1):
+        label, tab, text = line.partition("\t")
+        if not tab or not label:
+            raise UsageError(f"{file}: line {number}: must be a label, a tab and a text")
+        found.setdefault(label, []).append(text)
+    return found

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._encoding import Encoder, EncoderFlags, Texts, Truncate, texts_of
+from edgedec.cli._encoding import Encoder, EncoderFlags, Texts, Truncate, read_examples, texts_of
 from edgedec.cli._output import print_json
 from edgedec.cli._visible import visible
 
@@ -18,6 +21,14 @@ def classify(
     texts: Texts = None,
     *,
     model: Encoder,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Lines of a label, a tab, a text: labels for a model that embeds; scores are cosines to their means.",
+        ),
+    ] = None,
     truncate: Truncate = False,
     machine: EncoderFlags,
     json: o.Json = False,
@@ -28,9 +39,11 @@ def classify(
     Examples:
       edgedec classify "What a film!" -m ./sentiment
       edgedec classify reviews.txt -m ./sentiment --json
+      edgedec classify reviews.txt -m ./minilm --examples few.tsv
     """
     given = texts_of(texts)
-    found = machine.open(model).classify(given, truncate=truncate)
+    known = None if examples is None else read_examples(examples)
+    found = machine.open(model).classify(given, examples=known, truncate=truncate)
     if json:
         print_json([{"text": text, "labels": labels} for text, labels in zip(given, found, strict=True)])
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,6 +132,23 @@ class TextEncoder:
             for i, text in enumerate(texts)
         ]
         return [self._labelled(logits) for logits in self.results(read)]
+
+    def prototypes(self, examples: Mapping[str, Sequence[Text]], *, truncate: bool = False) -> dict[str, Array]:
+        """The direction of each label: the mean of its examples' vectors of length 1, of length 1 again."""
+        if not examples or not all(examples.values()):
+            raise UsageError("examples: every label needs one at least")
+        found = {label: unit(self.embed(texts, truncate=truncate)).mean(axis=0) for label, texts in examples.items()}
+        return {label: unit(vector) for label, vector in found.items()}
+
+    def nearest(
+        self, texts: Sequence[Text], prototypes: Mapping[str, Array], *, truncate: bool = False
+    ) -> list[dict[str, float]]:
+        """The cosine of each text to every label's prototype, the highest first."""
+        found = []
+        for vector in unit(self.embed(texts, truncate=truncate)):
+            scores = {label: float(vector @ prototype) for label, prototype in prototypes.items()}
+            found.append(dict(sorted(scores.items(), key=lambda item: -item[1])))
+        return found
 
     def _labelled(self, logits: Array) -> dict[str, float]:
         scores = squashed(logits, self.output.squash)

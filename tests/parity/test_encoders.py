@@ -317,3 +317,13 @@ def test_terms_are_the_largest_weights_of_the_rows(tmp_path: Path, name: str) ->
     (folder / "1_SpladePooling" / "config.json").write_text(json.dumps({"pooling_strategy": "sum"}))
     with pytest.raises(CheckpointError, match="pooling_strategy must be 'max', found 'sum'"):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("rows", [8, 9, 1024])
+def test_a_decoder_s_texts_go_in_chunks_of_any_size(made: Any, rows: int) -> None:
+    bundle = made("qwen3-score", "int8")
+    texts = [EncodedText(list(range(3, 3 + n)), []) for n in (4, 16, 5, 32, 1)]
+    runner = TextRunner(bundle, open_runtime("native", bundle))
+    whole = [hidden.tobytes() for hidden in runner.hidden(texts)]
+    runner._rows = rows
+    assert [hidden.tobytes() for hidden in runner.hidden(texts)] == whole

@@ -90,6 +90,7 @@ SMALLER = [
     (r"^edgedec bench spec(?! --as| --sweep)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
     (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench diffusion(?! --texts)", "edgedec bench diffusion --limit 1 -n 8"),
+    (r"^edgedec bench embed.*", "edgedec bench embed -m ./minilm --tokens 4 --texts 1,2 -r 1"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
@@ -133,6 +134,7 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     (tmp_path / "requests.jsonl").write_text(json.dumps(request) + "\n")
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8")[:2000])
     (tmp_path / "notes.txt").write_text("Once upon a time")
+    (tmp_path / "few.tsv").write_text("cats\tthe cat\ndogs\ta dog\n")
     (tmp_path / "A.json").write_text("{}")
     (tmp_path / "chats").mkdir()
     write_llama(tmp_path / "SmolLM2-135M-Instruct")

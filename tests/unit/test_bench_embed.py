@@ -9,7 +9,7 @@ import encoder_checkpoints as checkpoints
 import pytest
 from typer.testing import CliRunner
 
-from edgedec.bench.embedding import TextShape, measure
+from edgedec.bench.embedding import EmbedShape, measure
 from edgedec.cli._app import app
 from edgedec.export.exporter import ExportOptions, export
 
@@ -25,17 +25,17 @@ def test_engines_take_turns_and_the_first_is_not_counted() -> None:
         return name, run
 
     engines = [engine("a", [9.0, 1.0, 2.0, 4.0]), engine("b", [0.5, 3.0, 4.0, 4.0])]
-    found = measure(engines, [TextShape(2, 5)], 50, 3, clock=lambda: now[0])  # type: ignore[arg-type]
+    found = measure(engines, [EmbedShape(2, 5)], 50, 3, clock=lambda: now[0])  # type: ignore[arg-type]
     assert order == [("a", 2), ("b", 2)] * 4
     assert [(one.engine, one.seconds, one.tokens, one.ratio) for one in found] == [("a", 2, 10, 1), ("b", 4, 10, 2)]
     assert found[1].speed == 2.5
 
 
 def test_texts_are_of_the_shape() -> None:
-    assert [len(text) for text in TextShape(3, 7).draw(50)] == [7, 7, 7]
-    lengths = {len(text) for text in TextShape(100, 40, mixed=True).draw(50)}
+    assert [len(text) for text in EmbedShape(3, 7).draw(50)] == [7, 7, 7]
+    lengths = {len(text) for text in EmbedShape(100, 40, mixed=True).draw(50)}
     assert (min(lengths), max(lengths)) == (10, 40)
-    assert all(0 <= token < 50 for text in TextShape(9, 40).draw(50) for token in text)
+    assert all(0 <= token < 50 for text in EmbedShape(9, 40).draw(50) for token in text)
 
 
 def test_the_verb_measures_an_encoder(tmp_path: Path) -> None:

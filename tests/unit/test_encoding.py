@@ -334,3 +334,23 @@ def test_late_interaction_sums_the_best_match_of_each_token(make: Make) -> None:
 
 def max_sim(asked: np.ndarray, held: np.ndarray) -> float:
     return sum(max(float(query @ token) for token in held) for query in asked)
+
+
+def test_a_few_examples_make_labels(make: Make) -> None:
+    model = make(checkpoints.sentence_encoder)
+    examples = {"cats": ["the cat sat", "cats"], "dogs": ["a dog ran", "dogs, dogs", "dog"]}
+    vectors = {label: model.embed(texts).mean(0) for label, texts in examples.items()}
+    for text in ("the cat", "dogs ran"):
+        found = model.classify([text], examples=examples)[0]
+        expected = {name: float(model.embed(text) @ v / np.linalg.norm(v)) for name, v in vectors.items()}
+        assert found == pytest.approx(expected, abs=1e-5)
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert next(iter(model.classify(["the cat sat"], examples=examples)[0])) == "cats"
+    assert next(iter(model.classify(["a dog ran"], examples=examples)[0])) == "dogs"
+    for bad in ({}, {"cats": []}):
+        with pytest.raises(UsageError, match="every label needs one at least"):
+            model.classify(["a"], examples=bad)
+    with pytest.raises(UsageError, match="a pair of texts has no vector"):
+        model.classify([("a", "b")], examples=examples)
+    with pytest.raises(UsageError, match="cannot embed"):
+        make(checkpoints.scorer).classify(["a"], examples=examples)

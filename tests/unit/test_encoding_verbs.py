@@ -113,3 +113,15 @@ def test_verbs_of_encoders_refuse_a_decoder() -> None:
         answer = run(*verb, "-m", "nano")
         assert answer.exit_code == 1
         assert "generates text; embed, rerank and classify need a text encoder" in answer.output
+
+
+def test_labels_of_a_few_examples(bundles: dict[str, str], tmp_path: Path) -> None:
+    few = tmp_path / "few.tsv"
+    few.write_text("cats\tthe cat sat\ndogs\ta dog ran\ncats\tcats\n")
+    words = ["classify", "a dog ran", "-m", bundles["encoder"], "--examples", str(few)]
+    label, score, text = run(*words).stdout.rstrip("\n").split("\t")
+    assert (label, text) == ("dogs", "a dog ran")
+    assert float(score) == pytest.approx(1, abs=1e-4)
+    few.write_text("cats\tthe cat\nno tab\n")
+    failed = run(*words)
+    assert (failed.exit_code, "line 2: must be a label, a tab and a text" in failed.output) == (1, True)

@@ -8,6 +8,7 @@ import typer
 
 from edgedec.cli import _flags as o
 from edgedec.cli._encoding import Encoder
+from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, print_table, progress_bar
 from edgedec.cli.bench._about import parse_rows
 from edgedec.errors import UsageError
@@ -40,7 +41,7 @@ def embed(
     """
     from dataclasses import asdict
 
-    from edgedec.bench.embedding import TextShape, measure, of_bundle, of_transformers
+    from edgedec.bench.embedding import EmbedShape, measure, of_bundle
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
     from edgedec.runtime.registry import available_cores
@@ -51,9 +52,12 @@ def embed(
     engines = [of_bundle(bundle, engine, used)]
     for name in peer or []:
         kind, _, place = name.partition(":")
-        engines.append(of_transformers(place, used) if kind == "transformers" else of_bundle(bundle, name, used))
+        if kind == "transformers":
+            engines.append(export_module("encoder_peer", "--peer transformers").of_transformers(place, used))
+        else:
+            engines.append(of_bundle(bundle, name, used))
     lengths = [n for n in parse_rows(tokens, "--tokens") if n <= bundle.spec.context_length]
-    shapes = [TextShape(count, length, mixed) for length in lengths for count in parse_rows(texts, "--texts")]
+    shapes = [EmbedShape(count, length, mixed) for length in lengths for count in parse_rows(texts, "--texts")]
     with progress_bar(quiet=json) as show:
         found = measure(engines, shapes, bundle.spec.vocab_size, repetitions, lambda d, t: show("texts", d, t))
     if json:
