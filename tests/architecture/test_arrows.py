@@ -158,7 +158,7 @@ RULES = [
         "edgedec.export",
         (*LOOP, "torch", "transformers"),
         # An import is compared with its checkpoint by transformers, if that is installed.
-        exempt=tuple(f"edgedec.export.{name}" for name in (*_TRAINERS, "checkpoint_logits")),
+        exempt=tuple(f"edgedec.export.{name}" for name in (*_TRAINERS, "checkpoint_logits", "encoder_peer")),
     ),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
     Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", *SERVE)),
