@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from functools import partial
-from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -38,7 +37,7 @@ from edgedec.export.own_text import own_text
 from edgedec.export.parity import check_parity, parity
 from edgedec.export.passes import PassModel
 from edgedec.export.passes._all import Passed, Passing, TextSources
-from edgedec.export.passes._calibration import LENGTH, OWN, wanted_tokens
+from edgedec.export.passes._calibration import OWN
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import FAMILY as ARCHITECTURES
@@ -173,13 +172,8 @@ class _Export:
 
     def _passed(self, text: Text) -> Passed:
         """What passes make of the weights."""
-        shapes = self.spec.tensors().values()
-        tokens, length = wanted_tokens(sum(map(prod, shapes))), min(LENGTH, self.spec.context_length)
         encode = None if text.tokenizer is None else Tokenizer.load(self.folder / text.tokenizer).encode
-        texts, model = (
-            TextSources(encode, self._own_text, tokens, length),
-            PassModel(self.spec, self._read, self._own_formats()),
-        )
+        model, texts = PassModel(self.spec, self._read, self._own_formats()), TextSources(encode, self._own_text)
         return self.passing.run(model, self.formats, self.options.block, frozenset(self.kept), texts)
 
     def _own_text(self, tokens: int, length: int) -> tuple[NDArray[np.int64], ...]:

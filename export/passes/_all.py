@@ -7,18 +7,20 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassModel, Progress, chosen, make_pass
-from edgedec.export.passes._calibration import OWN, CalibrationText, kept, of_file
+from edgedec.export.passes._calibration import LENGTH, OWN, CalibrationText, kept, of_file, wanted_tokens
 from edgedec.export.passes._rounded import RoundedStore
 from edgedec.export.passes._statistics import Ids, Statistics
 from edgedec.export.weights import Kept
 from edgedec.plugins import PluginChoice
 from edgedec.runtimes.reference.numeric import Weights
+from edgedec.spec import ModelSpec
 from edgedec.version import __version__
 
 
@@ -40,8 +42,6 @@ class TextSources:
 
     encode: Callable[[str], list[int]] | None
     samples: Callable[[int, int], tuple[Ids, ...]]
-    tokens: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Passing:
         """All passes on a model. parts: the formats of body, head and embed; fixed: matrices that stay as they are."""
         if not self.choices:
             return Passed(formats=model.formats)
-        calibration = self._calibration(texts, model.spec.vocab_size)
+        calibration = self._calibration(texts, model.spec)
         context = PassContext(model.spec, parts, block, self.store, self.progress, fixed)
         statistics = Statistics(calibration.texts)
         for choice in self.choices:
@@ -84,12 +84,14 @@ class Passing:
         rounded = {name: one.kept() for name, one in model.rounded.items()}
         return Passed(model.read, model.formats, rounded, self._record(calibration))
 
-    def _calibration(self, texts: TextSources, vocab: int) -> CalibrationText:
+    def _calibration(self, texts: TextSources, spec: ModelSpec) -> CalibrationText:
+        tokens = wanted_tokens(sum(map(prod, spec.tensors().values())))
+        length = min(LENGTH, spec.context_length)
         if self.calibrate is None:
-            return kept(self.folder / "calibration.npy", lambda: texts.samples(texts.tokens, texts.length))
+            return kept(self.folder / "calibration.npy", lambda: texts.samples(tokens, length))
         if texts.encode is None:
             raise UsageError(f"--calibrate {self.calibrate}: the model has no tokenizer; leave it out")
-        return of_file(self.calibrate, texts.encode, texts.tokens, texts.length, vocab)
+        return of_file(self.calibrate, texts.encode, tokens, length, spec.vocab_size)
 
     def _record(self, calibration: CalibrationText) -> dict[str, Any]:
         words = "+".join(map(_words, self.choices))

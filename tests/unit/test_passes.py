@@ -17,6 +17,7 @@ from edgedec.errors import BadTensor, BundleError, UsageError
 from edgedec.export import exporter, own_text
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.passes import PassContext, PassModel, chosen, make_pass
+from edgedec.export.passes import _all as passing
 from edgedec.export.passes import _rounded as rounded
 from edgedec.export.passes._calibration import LEAST, wanted_tokens
 from edgedec.export.passes._knapsack import choose
@@ -193,7 +194,7 @@ def test_allocated_formats_are_stored(checkpoint: Path, text: Path, tmp_path: Pa
 
 
 def test_the_models_own_text(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "wanted_tokens", lambda weights: 600)
+    monkeypatch.setattr(passing, "wanted_tokens", lambda weights: 600)
     bundle = export(str(checkpoint), tmp_path / "b", options(Path("own"), "gptq:sweeps=0"))
     assert bundle.manifest.source["calibration"]["text"] == "own"
     texts = own_text.own_text(bundle, 100, 20)
