@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.advice import advice
 from edgedec.bundle.diffusion import check_diffusion
-from edgedec.bundle.integers import Integers, is_integer, together, unpacked, values
+from edgedec.bundle.integers import Integers, is_integer, low_bits, together, unpacked, values
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion, UsageError
@@ -270,8 +270,10 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if not whole or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
-            if tensor.zeros and (tensor.block < 32 or name == "embed" or tensor.format in ("int3", "int2")):
-                raise BundleCorrupt(f"tensor {name}: {tensor.format} zero points in blocks of {tensor.block}")
+            if tensor.zeros and low_bits([tensor.format]):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points")
+            if tensor.zeros and (tensor.block < 32 or name == "embed"):
+                raise BundleCorrupt(f"tensor {name}: zero points in blocks of {tensor.block}")
             if tensor.zeros:
                 yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
         elif tensor.zeros:

@@ -141,7 +141,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("tensors.extra", {"format": "f32", "shape": [1], "data": 0}, BundleCorrupt, "not those of the spec"),
     ("tensors.embed.shape", [32, 268], BundleCorrupt, "not those of the spec"),
     ("tensors.embed.shape", [HUGE, HUGE], BundleCorrupt, "not those of the spec"),
-    ("tensors.embed.format", "int2", BundleCorrupt, "'int2' is not one of"),
+    ("tensors.embed.format", "int5", BundleCorrupt, "'int5' is not one of"),
     ("tensors.final_norm.format", "int8", BundleCorrupt, "tensor final_norm"),
     ("tensors.embed.data", -64, BundleCorrupt, "embed lies outside weights.bin or is not aligned"),
     ("tensors.embed.data", 1, BundleCorrupt, "embed lies outside weights.bin or is not aligned"),

@@ -121,4 +121,4 @@ def test_drafts_do_not_change_its_text(exported: Path) -> None:
     plain = "".join(model.session(speculate="off").generate(prompt, max_tokens=24, ignore_eos=True))
     session = model.session(speculate="copy:length=4")
     assert "".join(session.generate(prompt, max_tokens=24, ignore_eos=True)) == plain
-    assert session.stats.drafted > 0
+    assert session.stats.proposed > 0
