@@ -96,9 +96,9 @@ class Bundle:
 
     def require_decoder(self) -> None:
         """UsageError for a text encoder, which generates nothing."""
-        if self.manifest.spec.output is not None:
-            said = "a text encoder, it generates no text; use embed, rerank or classify"
-            raise UsageError(f"{self.manifest.name}: {said}")
+        if self.spec.output is not None:
+            does = "a text encoder, it generates no text; use embed, rerank or classify"
+            raise UsageError(f"{self.manifest.name}: {does}")
 
     @cached_property
     def weights(self) -> NDArray[np.uint8]:
@@ -270,10 +270,8 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if not whole or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
-            if tensor.zeros and low_bits([tensor.format]):
-                raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points")
-            if tensor.zeros and (tensor.block < 32 or name == "embed"):
-                raise BundleCorrupt(f"tensor {name}: zero points in blocks of {tensor.block}")
+            if tensor.zeros and (low_bits([tensor.format]) or tensor.block < 32 or name == "embed"):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points in blocks of {tensor.block}")
             if tensor.zeros:
                 yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
         elif tensor.zeros:
