@@ -149,7 +149,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("tensors.embed.data", 64 * HUGE, BundleCorrupt, "embed lies outside weights.bin"),
     ("tensors.embed.scales", 32, BundleCorrupt, r"embed \(scales\) lies outside weights.bin or is not aligned"),
     ("tensors.embed.scales", -(1 << 64), BundleCorrupt, r"embed \(scales\) lies outside"),
-    ("tensors.embed.zeros", 64, BundleCorrupt, "tensor embed: zero points in blocks of 32"),
+    ("tensors.embed.zeros", 64, BundleCorrupt, "tensor embed: int4 with zero points in blocks of 32"),
     ("tensors.final_norm.zeros", 64, BundleCorrupt, "tensor final_norm: f32 with zero points"),
     ("tensors.blocks~0~qkv.zeros", 32, BundleCorrupt, r"qkv \(zeros\) lies outside weights.bin or is not aligned"),
     ("tensors.blocks~0~qkv.zeros", 1 << 40, BundleCorrupt, r"qkv \(zeros\) lies outside weights.bin"),
