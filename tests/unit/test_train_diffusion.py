@@ -4,6 +4,7 @@ refuses."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -149,6 +150,21 @@ def test_it_learns_to_fill(checkpoint: Path, text: Path) -> None:
     assert after.following < 0.5 * before.following
 
 
+def test_parts_on_a_canvas(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "parts.jsonl"
+    lines = [{"prompt": f"the {i}: ", "parts": ["a cat", "an inn"], "answer": f"in {i}"} for i in range(300)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = DiffusionFacts(VOCAB, True, "full", 32)
+    trainer, _ = small(checkpoint, path, recipe="nap", facts=facts, steps=40, rate=1e-2)
+    row = trainer.text(next(trainer.stream))
+    assert sorted(set(row.part.tolist())) == [0, 1, 2, 3]
+    before = trainer.measure()
+    train(trainer, None, "", quiet)
+    after = trainer.measure()
+    assert after.masks < 0.6 * before.masks
+    assert after.following is None
+
+
 @pytest.mark.parametrize("recipe", ["nbdiff", "sdar_vl:keep=0.5", "cd4lm", "dparallel"])
 def test_a_run_cut_short_goes_on(checkpoint: Path, text: Path, tmp_path: Path, recipe: str) -> None:
     """Weights of a run in two parts are those of a run in one, the teacher's included."""
@@ -291,6 +307,30 @@ def test_the_command(checkpoint: Path, text: Path, tmp_path: Path, capsys: pytes
     (own,) = (tmp_path / "work").glob("own-*.jsonl")
     assert len(own.read_text().splitlines()) == 80
     assert json.loads((tmp_path / "sure" / "config.json").read_text())["diffusion"]["block"] == 4
+
+
+@pytest.mark.skipif(not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="slow: trains three times")
+def test_the_entropy_term_saves_passes(checkpoint: Path, text: Path, tmp_path: Path, capsys: Any) -> None:
+    """dParallel (D40): at least a quarter fewer passes at threshold 0.5 than the same training without its entropy,
+    as good at guessing masks."""
+    common = ("--text", text, "--length", "48", "--batch", "2", "--threads", "1", "--json")
+    first = ("train-diffusion", checkpoint, *common, "-o", tmp_path / "base", "--steps", "150", "--rate", "0.01")
+    assert told(capsys, *first, "--recipe", "sdar_vl")[0] == 0
+    passes, right = [], []
+    for weight in (0, 2):
+        out, bundle = tmp_path / f"out{weight}", tmp_path / f"bundle{weight}"
+        second = ("train-diffusion", tmp_path / "base", *common, "-o", out, "--steps", "100", "--rate", "0.003")
+        more = ("--recipe", f"dparallel:weight={weight}", "--bundle", bundle, "--weights", "f32")
+        right.append(json.loads(told(capsys, *second, *more)[1])["right"][1])
+        model, count = edgedec.open(bundle, threads=1), 0
+        for one in text.read_text().split("<|endoftext|>")[:20]:
+            session = model.session(diffusion="schedule=threshold:p=0.5")
+            list(session.tokens(model.tokenizer.encode(one)[:12], max_tokens=24, ignore_eos=True))
+            report: Any = session.diffusion_report()
+            count += report["passes"]
+        passes.append(count)
+    assert passes[1] <= 0.75 * passes[0]
+    assert right[1] > right[0] - 0.05
 
 
 ONE = ("--steps", "1", "--length", "24", "--threads", "1")
