@@ -77,6 +77,7 @@ BAD = {
         "f() = 1\n",
     ],
     "sql": [
+        "ſelect 1",
         "SELECT",
         "SELECT FROM t",
         "SELECT a WHERE",

@@ -64,6 +64,26 @@ def test_a_check_says_what_the_mask_says(model: Model, kind: str) -> None:
         assert not all(checked.validate(tokens))
 
 
+def test_a_forced_text_has_one_spelling(model: Model) -> None:
+    """After `{"n` the rest of a name could be spelt in many ways, of which the mask holds one."""
+    schema = {
+        **SCHEMA,
+        "properties": {"name": {"type": "integer"}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    checked, masked = (constraints.json_schema(model, schema, bounded=False) for _ in range(2))
+    every, single = list(range(model.spec.vocab_size)), 0
+    for _ in range(7):
+        mask = masked.mask(())
+        assert checked.validate(every) == mask.tolist()
+        single += mask.sum() == 1
+        token = int(np.flatnonzero(mask)[0])
+        checked.accept(token)
+        masked.accept(token)
+    assert single > 2
+
+
 def test_a_check_below_a_path(model: Model) -> None:
     found, word = constraints.regex(model, "[a-z]{3}"), spell(model, "cat")
     assert found.validate(spell(model, "b"), word) == [False] * len(spell(model, "b"))
