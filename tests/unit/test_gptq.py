@@ -10,6 +10,7 @@ import pytest
 from edgedec.bundle.integers import Integers
 from edgedec.errors import CheckpointError
 from edgedec.export.grids import GRIDS
+from edgedec.export.passes import _solve
 from edgedec.export.passes._solve import block_scales, damped, factor, solve
 from edgedec.export.passes._statistics import WIDEST, Moments
 from edgedec.export.passes.gptq import drifted
@@ -47,7 +48,8 @@ def by_obq(w: Any, h: Any, steps: Any, multiples: Any, order: Any) -> Any:
 
 @pytest.mark.parametrize("order", [True, False])
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_columns_are_those_of_the_naive_solver(fmt: Integers, order: bool) -> None:
+def test_columns_are_those_of_the_naive_solver(fmt: Integers, order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_solve, "_BATCH", 16)  # several of them
     w, x = case()
     h, grid = x.T @ x, GRIDS[fmt]
     codes, scales = solve(w, [h], grid, BLOCK, 0.01, order, sweeps=0)
@@ -96,6 +98,21 @@ def test_a_sweep_takes_each_column_to_its_best_multiple() -> None:
                 other = q[row].copy()
                 other[i] = value
                 assert loss(row, other) >= least * (1 - 1e-12)
+
+
+def test_a_sweep_knows_what_it_has_just_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sweep beside the naive one, which computes the slope anew for each column."""
+    monkeypatch.setattr(_solve, "_BATCH", 16)
+    w, x = case(10)
+    grid, h = GRIDS["int3"], damped(x.T @ x, 0.01)
+    steps = np.repeat(block_scales(w, np.diag(h), grid, BLOCK), BLOCK, axis=1)[:, :K]
+    q = grid.multiples(w / steps)
+    found = np.ascontiguousarray(q.T)
+    _solve._sweep(w.T, found, steps.T, h, grid)
+    for i in range(K):
+        slope = (w - q * steps) @ h[i]
+        q[:, i] = grid.multiples((q[:, i] * steps[:, i] + slope / h[i, i]) / steps[:, i])
+    assert (found.T == q).mean() > 0.99  # ties may fall either way
 
 
 def test_scales_are_halves_and_weighed_by_the_inputs() -> None:
