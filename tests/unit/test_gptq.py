@@ -112,7 +112,7 @@ def test_a_sweep_knows_what_it_has_just_changed(monkeypatch: pytest.MonkeyPatch)
     for i in range(K):
         slope = (w - q * steps) @ h[i]
         q[:, i] = grid.multiples((q[:, i] * steps[:, i] + slope / h[i, i]) / steps[:, i])
-    assert (found.T == q).mean() > 0.99  # ties may fall either way
+    assert (q == found.T).mean() > 0.99  # ties may fall either way
 
 
 def test_scales_are_halves_and_weighed_by_the_inputs() -> None:
