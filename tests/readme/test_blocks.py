@@ -136,6 +136,9 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     (tmp_path / "notes.txt").write_text("Once upon a time")
     (tmp_path / "few.tsv").write_text("cats\tthe cat\ndogs\ta dog\n")
     (tmp_path / "A.json").write_text("{}")
+    fields = {"name": {"type": "string"}, "age": {"type": "integer"}}
+    schema = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
     (tmp_path / "chats").mkdir()
     write_llama(tmp_path / "SmolLM2-135M-Instruct")
     return tmp_path
