@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback()
 def evaluate() -> None:
-    """Measure how well a bundle predicts a text, and how far it is from another bundle.
+    """Measure a bundle on a text: perplexity, divergence from another.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def kl(
     engine: o.Engine = "auto",
     json: o.Json = False,
 ) -> None:
-    """KL divergence from another bundle on a text: mean, 99th percentile, equal likeliest tokens.
+    """KL divergence from another bundle on a text, by mean and percentile.
 
     \b
     Examples:

@@ -190,8 +190,7 @@ def export(
     \b
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
-      edgedec export ./SmolLM2-135M-Instruct -o smol --passes awq+gptq --calibrate notes.txt
-      edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
+      edgedec export Qwen/Qwen3-0.6B -o qwen --head int8 --kv f16,int8 --passes awq+gptq --calibrate notes.txt
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
       edgedec export ./Llama-3.1-8B-Instruct -o llama --draft ./EAGLE3-LLaMA3.1-Instruct-8B
     """

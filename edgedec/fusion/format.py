@@ -35,7 +35,7 @@ FACTS = FusionFacts(paper="Deco-G", rests="the abstract and reviews")
 def make(
     host: OpenedModel,
     hmm: Annotated[str, Opt("The file of the hidden Markov model, as edgedec.fusion.train_hmm writes it.")],
-    pattern: Annotated[str, Opt("The format: fixed texts with * for any text between them, as in '*Answer: *.'")],
+    pattern: Annotated[str, Opt("The format: fixed texts with * for any text between them, as in '*Answer: *'.")],
     within: Annotated[int, Opt("Tokens within which the format comes out.", 1, 4096)] = 64,
     mass: Annotated[float, Opt("Hidden states that hold this share count.", above=0, high=1)] = 1.0,
 ) -> Formatted:

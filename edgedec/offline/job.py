@@ -67,7 +67,7 @@ class BatchJob:
     force: bool = False
     pipe: IO[bytes] | None = None
 
-    def run(self, model: Model, new_session: Callable[[str | None], Session], show: Show = lambda _: None) -> Progress:
+    def run(self, model: Model, new_session: Callable[..., Session], show: Show = lambda _: None) -> Progress:
         """Generate all rows and write the output; `show` gets the progress after each step."""
         return self.journaled(partial(self._generate, model, new_session), show)
 
@@ -118,7 +118,7 @@ class BatchJob:
     def _generate(
         self,
         model: Model,
-        new_session: Callable[[str | None], Session],
+        new_session: Callable[..., Session],
         journal: Journal,
         progress: Progress,
         show: Show,

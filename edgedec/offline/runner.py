@@ -24,7 +24,7 @@ _ANY = 1 << 62
 class BatchRunner:
     """A runner of at most `slots` texts at a time; each text is the same as if it were generated alone."""
 
-    def __init__(self, parser: RequestParser, new_session: Callable[[str | None], Session], slots: int) -> None:
+    def __init__(self, parser: RequestParser, new_session: Callable[..., Session], slots: int) -> None:
         self._parser, self._new_session, self._slots = parser, new_session, slots
         self._batch = Batch(parser.model.runtime, tokens=_ANY, most=slots)
         # Unused, but keeps shared objects such as draft heads open between texts.
@@ -42,9 +42,10 @@ class BatchRunner:
         if request.error:
             self._ended.append((number, request, RowResult(error=request.error)))
             return
-        self._kept = self._kept or self._new_session(None)  # if that fails, all rows would
+        self._kept = self._kept or self._new_session()  # if that fails, all rows would
         try:
-            session = self._new_session(request.diffusion)
+            way = {} if request.diffusion is None else {"diffusion": request.diffusion}
+            session = self._new_session(**way)
             self.running[number] = self._start(number, request, session)
         except EdgedecError as error:
             self._ended.append((number, request, RowResult(error=str(error))))

@@ -54,14 +54,14 @@ class Opening:
             diffusion=self.diffusion,
         )
 
-    def sessions(self, model: Model) -> Callable[[str | None], Session]:
+    def sessions(self, model: Model) -> Callable[..., Session]:
         """A function that creates sessions for one thread, whose drafters share learned tables; its argument: how a
         diffusion model decodes."""
         from edgedec.bundle.adapter import open_adapter
 
         tables: Tables = {}
         adapter = None if self.lora is None else open_adapter(Path(self.lora), model.spec)
-        return lambda diffusion: model.session(
+        return lambda diffusion=None: model.session(
             context=self.context,
             on_full=self.on_full,
             speculate=self.speculate,

@@ -19,6 +19,7 @@ from edgedec.server.completions import Completion, completions, tokens_of
 from edgedec.server.engine import EngineThread
 from edgedec.server.errors import APIError
 from edgedec.server.fairness import client_of
+from edgedec.server.fields import MOST_CHOICES
 from edgedec.server.limits import ConnectionLimits, ServerLimits, most_body
 from edgedec.server.metrics import Metrics
 from edgedec.server.pool import ModelPool, ModelSource, ModelTarget, limits_of
@@ -117,6 +118,8 @@ class Server:
                 reading = encoding.read_texts(encoder, wanted.prompts, options)
                 found = await self._encoders.run(reading, encoder, request.receive, target.engine.limits.seconds)
                 return target, encoding.as_ends(found, encoder, options.dimensions)
+            if len(wanted.prompts) > MOST_CHOICES:
+                raise APIError(400, f"input: {len(wanted.prompts)} texts, at most {MOST_CHOICES}", "input")
             read = partial(tokens_of, target.model, wanted.prompts, target.engine.limits.context)
             texts = await self._preparation.read(read, wanted.size)
             run = target.engine.embed(texts, target.adapter, self._client(request))

@@ -25,9 +25,9 @@ from edgedec.export.exporter import ExportOptions, export
 MASK = VOCAB + 2
 WIDE = VOCAB + 4
 DEFAULTS = {
-    "full": "schedule=threshold,blocks=fixed,keep=none,ends=first,verify=none",
-    "block": "schedule=threshold,blocks=fixed,keep=block,ends=first,verify=none",
-    "causal": "schedule=entropy,blocks=sliding,keep=reorder,ends=first,verify=none",
+    "full": "schedule=threshold,blocks=fixed,keep=none,ends=first,verify=none,fits=front",
+    "block": "schedule=threshold,blocks=fixed,keep=block,ends=first,verify=none,fits=front",
+    "causal": "schedule=entropy,blocks=sliding,keep=reorder,ends=first,verify=none,fits=front",
 }
 
 

@@ -41,7 +41,7 @@ def bias(n: int) -> dict[str, int]:
 # (endpoint, the body at n, the limit): the parameter is the body's first member.
 LIMITS: dict[str, tuple[Any, Any, int]] = {
     "prompt": (api.completion, lambda n: {"prompt": ["a"] * n}, 128),
-    "input": (api.embedding, lambda n: {"input": ["a"] * n}, 128),
+    "input": (api.embedding, lambda n: {"input": ["a"] * n}, 2048),
     "messages": (api.chat, lambda n: {"messages": [{"role": "user", "content": ""}] * n}, 10_000),
     "n": (api.completion, lambda n: {"n": n, "prompt": "a"}, 128),
     "best_of": (api.completion, lambda n: {"best_of": n, "prompt": "a"}, 128),
@@ -116,6 +116,12 @@ def test_what_the_model_cannot_hold_is_refused_by_name(place: str, body: Any, na
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == name or (name == "json_schema" and error["code"] == "invalid_json"), error
+
+
+def test_a_decoder_embeds_as_many_texts_as_a_request_has_prompts(place: str) -> None:
+    answer = httpx.post(f"{place}/v1/embeddings", json={"input": ["a"] * 129}, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+    assert "129 texts, at most 128" in answer.json()["error"]["message"]
 
 
 def test_all_limits_at_once_are_served_beside_others(place: str) -> None:

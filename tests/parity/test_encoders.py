@@ -37,6 +37,7 @@ SILENT = {
     ),
     *(
         "max_window_layers",
+        "use_sliding_window",  # without a window's length
         "bos_token_id",
         "eos_token_id",
         "cls_token_id",

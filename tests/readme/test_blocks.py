@@ -91,6 +91,9 @@ SMALLER = [
     (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench diffusion(?! --texts)", "edgedec bench diffusion --limit 1 -n 8"),
     (r"^edgedec bench embed.*", "edgedec bench embed -m ./minilm --tokens 4 --texts 1,2 -r 1"),
+    (r"^(edgedec (?:export|quantize) .*) --quality good", r"\1"),
+    (r"^edgedec bench formats nano", "edgedec bench formats nano --type int8 --limit 64"),
+    (r"^edgedec eval kl stories.txt -m nano-int2", "edgedec eval kl stories.txt -m smol"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
@@ -133,7 +136,11 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     request = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request) + "\n")
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8")[:2000])
-    (tmp_path / "notes.txt").write_text("Once upon a time")
+    words = "Once upon a time there was a little girl named Lily. She loved to play outside with her dog. "
+    for name, start in (("notes.txt", 0), ("stories.txt", 20), ("news.txt", 50)):
+        (tmp_path / name).write_text(words[start:] + words * 40)
+    score = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'score': 1.0}), flush=True)\n"
+    (tmp_path / "score.py").write_text(score)
     (tmp_path / "few.tsv").write_text("cats\tthe cat\ndogs\ta dog\n")
     (tmp_path / "A.json").write_text("{}")
     fields = {"name": {"type": "string"}, "age": {"type": "integer"}}

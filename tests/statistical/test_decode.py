@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from edgedec.decoding import call_rows as draft_rows
+from edgedec.decoding import chain, logits, loop, verify
 from edgedec.decoding import chooser as choice
-from edgedec.decoding import logits, loop, verify
 from edgedec.decoding import step as verified_step
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
@@ -106,7 +106,9 @@ def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
     elif where is draft_rows:
         vars(step)["with_draft"] = vars(mutant)["with_draft"]
     elif where is logits:
-        vars(choosing).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
+        chaining = reworded(chain, "", "")
+        vars(chaining).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
+        vars(choosing)["make_chain"] = vars(chaining)["make_chain"]
         vars(step)["Chooser"] = vars(choosing)["Chooser"]
     statistic, critical = fit(looping, RandomDrafter(3, VOCAB), constrained="constraint" in old)
     assert statistic > critical

@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import edgedec
-from edgedec import session as sessions
 from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
 from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
@@ -31,6 +30,7 @@ from edgedec.errors import UsageError
 from edgedec.export.read_record import add_read
 from edgedec.runtime import CallResult
 from edgedec.sampling import Sampling
+from edgedec.speculation import choose
 
 ARGS = ["bench", "spec", "-r", "2", "-t", "1", "-n", "8", "--ignore-eos"]
 GREEDY = Sampling()
@@ -99,7 +99,7 @@ class Liar(BaseDrafter):
 def fakes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """`echo` and `liar` beside plain decoding; `lame` cannot be had. Every drafter that was made."""
     made: list[tuple[str, Any]] = []
-    real = sessions.make_speculation
+    real = choose.make_speculation
 
     def make(words: str, host: DrafterContext) -> Any:
         if words == "lame":
@@ -108,7 +108,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         made.append((words, drafter))
         return drafter
 
-    monkeypatch.setattr(sessions, "make_speculation", make)
+    monkeypatch.setattr(choose, "make_speculation", make)
     return made
 
 

@@ -59,7 +59,8 @@ def result(n: int, lines: int) -> CallResult:
     """Of n rows, the head for the last `lines` of them."""
     at = np.arange(n - lines, n)
     ids, scores = at[:, None].astype(np.int32), at[:, None].astype(np.float32)
-    return CallResult(at[:, None] * np.ones(3, np.float32), ids, scores, at.astype(np.float64), {2: np.arange(n)})
+    sums = at.astype(np.float64)
+    return CallResult(at[:, None] * np.ones(3, np.float32), ids, scores, sums, sums, {2: np.arange(n)})
 
 
 def lines_of(found: CallResult) -> list[Any]:
@@ -67,9 +68,10 @@ def lines_of(found: CallResult) -> list[Any]:
     assert found.ids is not None
     assert found.scores is not None
     assert found.logsum is not None
-    arrays = (found.logits[:, 0], found.ids[:, 0], found.scores[:, 0], found.logsum)
+    assert found.entropy is not None
+    arrays = (found.logits[:, 0], found.ids[:, 0], found.scores[:, 0], found.logsum, found.entropy)
     (first, *others) = [array.tolist() for array in arrays]
-    assert others == [first] * 3
+    assert others == [first] * 4
     return [int(line) for line in first]
 
 

@@ -167,9 +167,9 @@ def test_what_is_asked_for() -> None:
     sampled = GenerationConfig(Sampling(temperature=0.8, top_p=0.9))
     last = (SPEC.n_blocks - 1,)
     assert outputs(GenerationConfig()) == LARGEST
-    assert outputs(sampled) == (False, 64, True, last, False, 0, 0.8, None, (), None)
+    assert outputs(sampled) == (False, 64, True, last, False, 0, 0.8, None, (), None, False)
     assert outputs(GenerationConfig(Sampling(temperature=0.8, top_k=10, top_p=0.9))) == (
-        *(False, 64, False, last, False, 0, 1.0, None, (), None),
+        *(False, 64, False, last, False, 0, 1.0, None, (), None, False),
     )
     assert outputs(replace(sampled, sampling=Sampling(temperature=1.0, top_p=0.9)), temperatures=False).top == 64
     for config, more in (

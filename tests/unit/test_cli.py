@@ -124,7 +124,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["run", "-p", "w1", "--logprobs", "2"], "--json"),
     (["run", "-p", "w1", "--json", "--logprobs", "101"], "--logprobs"),
     (["export", "somewhere"], "--out"),
-    (["export", "somewhere", "-o", "x", "--weights", "int3"], "int3"),
+    (["export", "somewhere", "-o", "x", "--weights", "int5"], "int5"),
     (["inspect"], "BUNDLE"),
     (["bench", "--peer", "nope"], "nope"),
     (["bench", "-r", "0"], "--repetitions"),

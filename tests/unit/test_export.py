@@ -148,7 +148,7 @@ BAD: dict[str, tuple[Callable[[Path], None], type[EdgedecError], str]] = {
     "tokenizer settings": (
         lambda f: (f / "tokenizer_config.json").write_text("["),
         CheckpointError,
-        "tokenizer_config.json: not JSON",
+        "tokenizer_config.json: not valid JSON",
     ),
     "tokenizer of another model": (config(vocab_size=100), EdgedecError, "expected|vocabulary"),
 }
@@ -175,7 +175,7 @@ def test_no_checkpoint_there(place: Path) -> None:
 
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"weights": "int3"}, "^--weights int3: must be one of f32, f16, int8, int4$"),
+    ({"weights": "int5"}, "^--weights int5: must be one of f32, f16, int8, int4, int3, int2$"),
     ({"weights": ""}, "^--weights"),
     ({"head": "q4"}, "^--head q4: must be one of"),
     ({"embed": "q4"}, "^--embed q4: must be one of"),

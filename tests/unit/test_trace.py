@@ -236,7 +236,7 @@ def test_drafts_are_on_the_page(nano: Path, tmp_path: Path, monkeypatch: pytest.
     def perfect(words: str, host: DrafterContext) -> Limited:
         return Limited(PerfectDrafter(known, 1, model.spec.vocab_size), 8)
 
-    monkeypatch.setattr("edgedec.session.make_speculation", perfect)
+    monkeypatch.setattr("edgedec.speculation.choose.make_speculation", perfect)
     out = tmp_path / "trace.html"
     args = ("-m", nano, "-p", PROMPT, "-n", 20, "--temp", 0, "--spec", "copy:fixed=8", "-o", out, "--json")
     result = call(*args)

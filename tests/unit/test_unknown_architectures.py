@@ -55,7 +55,7 @@ def test_a_checkpoint(
     folder, out = write_llama(tmp_path / "model", **config), tmp_path / "out"
     error = said(capsys, "export", str(folder), "-o", str(out))
     assert f"model_type '{config['model_type']}' ({kind}" in error
-    assert "is not one of bamba, " in error
+    assert "is not one of a2d_qwen3, " in error
     assert (f"`edgedec export {folder} --via optimum -o {out}`" in error) == decoder
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
