@@ -126,7 +126,9 @@ class BatchMeasured:
             "over_peers": {peer: {name: ratios(name, sizes, peer) for name in ours} for peer, sizes in peers.items()},
             "served_over_batch": {name: ratios(name, sorted(self.speeds[name]), of) for name, of in served.items()},
             "served_p95_calls": {
-                name: {str(size): asdict(self.calls_between(name, size, of)) for size in sorted(self.gaps[name])}
+                name: {
+                    str(size): asdict(self.calls_between(name, size, of)) for size in sorted(self.gaps.get(name, {}))
+                }
                 for name, of in served.items()
             },
             "identical": self.identical,
@@ -180,7 +182,7 @@ class Ours:
 
     def _together(self, work: BatchWork, size: int) -> list[str]:
         """The texts as `edgedec batch` generates them."""
-        runner = BatchRunner(RequestParser(self._model, Defaults()), lambda _: self._session(work), size)
+        runner = BatchRunner(RequestParser(self._model, Defaults()), lambda **_: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
         while waiting or runner.running:
             while waiting and not runner.full:

@@ -32,6 +32,9 @@ def every_way(host: DiffusionHost) -> tuple[list[str], dict[str, str]]:
         for name in family.names():
             needs = family.facts(name).needs
             words = f"{seam}={name}" + (f",{needs}" if needs else "")
+            if seam == "fits" and name != "front":
+                skipped[words] = f"--diffusion {words}: keeps a form, and the tasks have none"
+                continue
             try:
                 parse_diffusion(words, facts.context).make(host)
             except EdgedecError as error:

@@ -161,7 +161,7 @@ def test_an_interrupt_keeps_gaps_of_whole_turns_only() -> None:
 
 
 def test_nano_is_served_beside_the_batch(nano: Path) -> None:
-    words = ["bench", "batch", "--prompts", "3", "-n", "6", "-r", "1", "-t", "1", "--sizes", "2", "--served"]
+    words = ["bench", "batch", "--prompts", "3", "-n", "24", "-r", "1", "-t", "1", "--sizes", "2", "--served"]
     result = CliRunner().invoke(_app.app, [*words, "-m", str(nano), "--spec", "off"])
     assert result.exit_code == 0, (result.output, result.exception)
     assert "serve off / batch" in result.stdout

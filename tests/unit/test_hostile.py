@@ -177,11 +177,11 @@ import os, time
 _state = Matchers._state
 _calls = []
 
-def _slow_state(self, matcher, taken):
+def _slow_state(self, matcher, taken, bare=False):
     _calls.append(1)
     while getattr(self, "slow", False) and len(_calls) > 1 and not os.path.exists({str(release)!r}):
         time.sleep(0.01)
-    return _state(self, matcher, taken)
+    return _state(self, matcher, taken, bare)
 
 _compiled = Matchers._compiled
 
