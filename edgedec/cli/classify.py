@@ -33,7 +33,7 @@ def classify(
     machine: EncoderFlags,
     json: o.Json = False,
 ) -> None:
-    """Label texts: the likeliest label of each, its score, the text.
+    """Label texts: the likeliest label of each, its score.
 
     \b
     Examples:

@@ -43,7 +43,7 @@ def embed(
     truncate: Truncate = False,
     machine: EncoderFlags,
 ) -> None:
-    """Embed texts: a vector each, as JSON lines or an array in a file.
+    """Embed texts: a vector each, as JSON lines or an array.
 
     \b
     Examples:

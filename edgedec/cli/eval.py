@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback()
 def evaluate() -> None:
-    """Measure a bundle on a text: perplexity, divergence from another.
+    """Measure a bundle on a text, or beside another bundle.
 
     \b
     Examples:

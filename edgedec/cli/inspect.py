@@ -35,7 +35,7 @@ def inspect(
     ] = 0,
     json: Json = False,
 ) -> None:
-    """Show the content of a bundle: model, formats, sizes, parity.
+    """Show the content of a bundle: model, formats, files.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def rerank(
     machine: EncoderFlags,
     json: o.Json = False,
 ) -> None:
-    """Rank documents by how well they fit a query, the best first.
+    """Rank documents by how well they fit a query.
 
     \b
     Examples:

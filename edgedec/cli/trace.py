@@ -34,7 +34,7 @@ def trace(
     machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
-    """Write a page of how a text was drafted, or filled by diffusion.
+    """Write a page of how a text was drafted or filled.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ def web(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a chat page that decodes in the browser: static files.
+    """Write a chat page that decodes in the browser.
 
     \b
     Examples:

@@ -63,6 +63,8 @@ class GenerationConfig:
         if self.min_tokens < 0:
             raise UsageError(f"min_tokens {self.min_tokens}: must be 0 or more")
         check_places(self)
+        if any("\ud800" <= char <= "\udfff" for word in self.bad_words for char in word):
+            raise UsageError("bad_words: half of a surrogate pair is no Unicode text; remove it")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
             raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
 

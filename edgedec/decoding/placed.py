@@ -10,7 +10,6 @@ import numpy as np
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.errors import TextError, UsageError
 from edgedec.sampling import Logits
 from edgedec.sampling.places import decayed, longest, only, sequence_biased, without
 from edgedec.text.breakers import breaker_tokens, word_tokens
@@ -81,8 +80,5 @@ def with_tokens(config: GenerationConfig, tokenizer: Callable[[], Tokenizer], vo
         texts = config.sampling.dry_sequence_breakers
         config = replace(config, breakers=breaker_tokens(tokenizer(), vocab, texts))
     if config.bad_words:
-        try:
-            config = replace(config, bad_tokens=word_tokens(tokenizer(), config.bad_words))
-        except TextError as error:
-            raise UsageError(f"bad_words: {error}") from None
+        config = replace(config, bad_tokens=word_tokens(tokenizer(), config.bad_words))
     return config

@@ -139,6 +139,7 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     words = "Once upon a time there was a little girl named Lily. She loved to play outside with her dog. "
     for name, start in (("notes.txt", 0), ("stories.txt", 20), ("news.txt", 50)):
         (tmp_path / name).write_text(words[start:] + words * 40)
+    (tmp_path / "texts.txt").write_text((words + "\n") * 4)
     score = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'score': 1.0}), flush=True)\n"
     (tmp_path / "score.py").write_text(score)
     (tmp_path / "few.tsv").write_text("cats\tthe cat\ndogs\ta dog\n")
