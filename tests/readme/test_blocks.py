@@ -92,6 +92,7 @@ SMALLER = [
     (r"^edgedec bench diffusion(?! --texts)", "edgedec bench diffusion --limit 1 -n 8"),
     (r"^edgedec bench embed.*", "edgedec bench embed -m ./minilm --tokens 4 --texts 1,2 -r 1"),
     (r"^(edgedec (?:export|quantize) .*) --quality good", r"\1"),
+    (r" --recover 60$", ""),
     (r"^edgedec bench formats nano", "edgedec bench formats nano --type int8 --limit 64"),
     (r"^edgedec eval kl stories.txt -m nano-int2", "edgedec eval kl stories.txt -m smol"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
@@ -137,7 +138,8 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     (tmp_path / "requests.jsonl").write_text(json.dumps(request) + "\n")
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8")[:2000])
     words = "Once upon a time there was a little girl named Lily. She loved to play outside with her dog. "
-    for name, start in (("notes.txt", 0), ("stories.txt", 20), ("news.txt", 50)):
+    (tmp_path / "notes.txt").write_text("Once upon a time")
+    for name, start in (("stories.txt", 20), ("news.txt", 50)):
         (tmp_path / name).write_text(words[start:] + words * 40)
     (tmp_path / "texts.txt").write_text((words + "\n") * 4)
     score = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'score': 1.0}), flush=True)\n"

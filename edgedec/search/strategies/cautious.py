@@ -5,7 +5,7 @@ X01, Wang et al. (CNTP, arXiv:2507.03038). H: the entropy of the next token in n
 
     trials = int(1 + (N - 1) * clip((H - low) / (high - low), 0, 1))        low .01, high 1.5
 
-are sampled until one of `.,?!:;)]}`, a line break or the end. The rule rests on the authors' code as the plan quotes
+are sampled until one of `.,?!:;)]}`, a line break or the end. The rule rests on the authors' code as others quote
 it; that perplexity is the model's own, before temperature, is our choice. N=1 is plain sampling at this temperature.
 """
 

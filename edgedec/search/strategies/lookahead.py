@@ -6,7 +6,7 @@ X06, AdaDec (He et al., arXiv:2506.08980). Where the entropy of the next token (
 
     (log p of the token + log p of what follows) / (1 + tokens that follow)
 
-is taken, alone: what followed is thrown away. The rule rests on the authors' code as the plan quotes it. The threshold
+is taken, alone: what followed is thrown away. The rule rests on the authors' code as others quote it. The threshold
 belongs to a model: `edgedec.search.calibrating.threshold` fits it to texts as the paper does. An infinite one is greedy
 decoding.
 """
