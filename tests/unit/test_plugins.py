@@ -339,8 +339,8 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("family", families.PACKAGES)
 def test_every_plugin_describes_itself(family: str) -> None:
-    if family == "students":
-        pytest.importorskip("torch", reason="drafts are trained with torch")
+    if family in ("students", "recipes"):
+        pytest.importorskip("torch", reason="these are trained with torch")
     known = families.family(family)
     for name in known.names():
         found = about(known, name)
