@@ -1,6 +1,6 @@
 """Tasks on lists of names whose answers can be checked: what can be written in any order at once, and what cannot.
 
-ParallelBench's ten operations of a waiting line (row D50; github.com/furiosa-ai/ParallelBench: names, 3 to 6 items and
+ParallelBench's ten operations of a waiting line (github.com/furiosa-ai/ParallelBench: names, 3 to 6 items and
 what is right are its own, the wording is ours, as nano learned it), and three by name instead of by place. A copy, a
 replacement or a removal fixes every place by the question. A random order fixes none until others are known: written at
 once, from one prediction, three names are an order in 6 of 27 cases.

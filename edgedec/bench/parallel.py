@@ -1,4 +1,4 @@
-"""ParallelBench: what writing several tokens a pass costs in right answers (row D50).
+"""ParallelBench: what writing several tokens a pass costs in right answers.
 
 Its tasks over lists of names and its two puzzles, without downloads; its five tasks of text writing need a grammar
 checker and data sets, and are left out. Each is decoded one token a pass, by falling thresholds, and in one pass a

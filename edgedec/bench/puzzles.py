@@ -1,4 +1,4 @@
-"""ParallelBench's two puzzles (row D50; its rules and sizes): a Latin square of four symbols, and a sudoku of 4 x 4 of
+"""ParallelBench's two puzzles (its rules and sizes): a Latin square of four symbols, and a sudoku of 4 x 4 of
 which 12 cells are given."""
 
 from __future__ import annotations

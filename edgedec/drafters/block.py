@@ -3,7 +3,7 @@
     root ── 5 ── 8 ── x          the draft, verified as any other: the text is that of plain decoding
                  └─ [M M M]      masks that see each other: what they say is drafted after x in the next call
 
-Fast-dVLM's self-speculation (row D03) and NBDiff's causal context (D41): a model with causal context that was trained
+Fast-dVLM's self-speculation and NBDiff's causal context: a model with causal context that was trained
 both ways drafts a block in one pass and verifies it causally. Here both are one call, so drafts cost the rows of masks
 and no call of their own. As in `prompt`, masks stand below the tokens where the text is likely to end up, as many as
 pay. The bundle needs a section `diffusion` with causal context and shift; `--diffusion off` decodes it token by token.

@@ -1,6 +1,6 @@
 """Anchored decoding: as near to a risky model as a budget of divergence from a safe one allows (lossy).
 
-The rule rests on a third party's copy of the authors' library (`papers-xcda`, C08). With k nats for each token, the
+The rule rests on a third party's copy of the authors' library. With k nats for each token, the
 budget of token t is k_t = max(0, (t + 1) k - debt - spent), `spent` being the sum of KL(p | safe) of the tokens before:
 what is not spent is kept. The risky distribution is taken as it is where KL(risky | safe) <= k_t; else
 p ~ safe^(1-θ) risky^θ with KL(p | safe) = k_t, by Newton's method within bounds and bisections, of which the lower end

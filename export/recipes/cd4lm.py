@@ -1,6 +1,6 @@
 """A student that sees more masks learns what the model as it was says with fewer (CD4LM: consistency distillation).
 
-Row D17, training half, after the public code (yihao-liang/CDLM, `consistency_loss.py`, `collator.py`): of the answer a
+Training half, after the public code (yihao-liang/CDLM, `consistency_loss.py`, `collator.py`): of the answer a
 share from U(0.4, 0.9) is masked for the student, of those a share x U(0.3, 0.7), clipped to 0.1 to 0.6, for the frozen
 teacher; λT²KL(teacher | student) + (1 - λ)CE over the student's masks, T 2, λ 0.9 for the first tenth, then to 0.5 in a
 cosine. Short answers as there: under 20 tokens at most half, up to 10 two and one. Left out: its clamps of both terms

@@ -1,6 +1,6 @@
 """Makes a model that fills masks sure of what it fills rightly, on texts of its own, so that more passes the threshold.
 
-Row D40, after the public code of dParallel (czg1225/dParallel, `llada_train.py`): a block is half masked, all behind it
+After the public code of dParallel (czg1225/dParallel, `llada_train.py`): a block is half masked, all behind it
 is masked, and the complement is trained too; the loss is the mean cross entropy plus twice the mean entropy, at
 temperature 0.5, of the masked tokens that are predicted rightly, of both. With causal or block context all blocks of a
 row are trained at once, as none sees a later one; the loss of next tokens (`ar`), that such a model stays what it was,

@@ -1,6 +1,6 @@
 """Parts of an answer that do not need each other, then a summary of them, on one canvas (NAP).
 
-Row D43, after the public training code by notes (its inference is not released): texts are a prompt, m parts and a
+After the public training code by notes (its inference is not released): texts are a prompt, m parts and a
 summary (`{"prompt": …, "parts": […], "answer": …}`). Masks of a share t of the row, each masked token weighed by what
 is known near it (Dream's CART: half of p(1 - p)^(d - 1) for each known token at distance d, p 0.1). Staged: parts are
 masked at 0.9t, and the summary wholly while more than a tenth is masked, so that it is written last. Decode with

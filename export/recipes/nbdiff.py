@@ -1,6 +1,6 @@
 """From next tokens to blocks: the row with masks beside the row as it is, blocks that grow, the AR loss kept (NBDiff).
 
-Row D41, after the whole text and the public decoding code of "From Next-Token to Next-Block" (training code is not
+After the whole text and the public decoding code of "From Next-Token to Next-Block" (training code is not
 public): [noised | clean] with causal clean context, one noise level t a row, each masked token's loss over t, plus half
 of the autoregressive loss; blocks double from 1 to the largest over the first 2,500 of 4,000 updates; logits shifted.
 Blocks that begin anywhere, and first tokens that are masked half of the time, are ours. Of blocks of one token the

@@ -1,6 +1,6 @@
 """Each block with a noise level of its own, and its loss over the share of masks that came out (SDAR-VL).
 
-Row D42, after the text of "SDAR-VL" and a port's code by notes: a level for each block, from Beta(mC, (1 - m)C) whose
+After the text of "SDAR-VL" and a port's code by notes: a level for each block, from Beta(mC, (1 - m)C) whose
 mean m and sharpness C rise in a line (0.5 to 0.7, 4 to 25; 50 where an answer is short); a block's cross entropy is
 divided by its realised share of masks, of which it has at least one. The weight of next tokens and growing blocks are
 NBDiff's (the paper trains models that fill already): `ar=0`, `grow=0` leave them out. No images: texts only.

@@ -1,6 +1,6 @@
 """Large blocks to think, small ones to answer.
 
-TDAR (trajectory-level coarse to fine, row D11, after its public code): until the token that ends a thought, blocks of
+TDAR (trajectory-level coarse to fine, after its public code): until the token that ends a thought, blocks of
 one size; after it, of another.
 """
 

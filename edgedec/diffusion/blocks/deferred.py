@@ -1,6 +1,6 @@
 """Blocks that grow while the model is unsure at their end.
 
-DCD (row D14; from third-party notes of arXiv:2601.02076, which give no defaults, so these are ours): if the least
+DCD (from third-party notes of arXiv:2601.02076, which give no defaults, so these are ours): if the least
 probability that a pass filled is below `low`, the block's end moves on by `step` tokens, `most` in all. What is
 uncertain is left until more of the text is known.
 """

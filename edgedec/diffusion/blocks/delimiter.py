@@ -1,6 +1,6 @@
 """Blocks that end at a line break, where the model is sure of one.
 
-AdaBlock (row D10, after its public code): in a block's first pass, the surest position whose best token is a line break
+AdaBlock (after its public code): in a block's first pass, the surest position whose best token is a line break
 within a quarter of the budget, or what is left of it; if its probability reaches 0.3 (LLaDA; 0.5 for Dream), the block
 ends behind it, else it has the usual size. A model with causal context looks no farther than its trained block.
 """

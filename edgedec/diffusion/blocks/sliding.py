@@ -1,6 +1,6 @@
 """A window that slides: as soon as a position is filled, another masked one joins at the end.
 
-WeDLM (row D05, from its public code): as many masked positions as the window holds, whatever is filled among them. The
+WeDLM (from its public code): as many masked positions as the window holds, whatever is filled among them. The
 block has no end of its own, so it goes with `keep=reorder`, whose prefix grows token by token.
 """
 

@@ -1,6 +1,6 @@
 """An end token ends the canvas at once: what is behind it is run no more.
 
-Learn2PD's end-of-text prediction (row D20), without its trained net: positions behind a filled end token are dropped,
+Learn2PD's end-of-text prediction, without its trained net: positions behind a filled end token are dropped,
 though earlier ones are still masked. Rows that nobody reads are not counted as speed.
 """
 

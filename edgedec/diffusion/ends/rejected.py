@@ -1,6 +1,6 @@
 """End tokens count for less at first: their probability is multiplied by a factor that rises to 1.
 
-EOSER (row D18, from its public code): from 0.4 to 1 over the budget (0.01 with ascending steps), so that a model that
+EOSER (from its public code): from 0.4 to 1 over the budget (0.01 with ascending steps), so that a model that
 is sure of padding does not fill it first.
 """
 

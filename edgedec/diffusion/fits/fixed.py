@@ -1,6 +1,6 @@
 """The text has a given form: some tokens are given anywhere on the canvas, the others are filled.
 
-Dimple's structure priors (row D19, from its public code), which fix tokens of the answer before the first pass. With
+Dimple's structure priors (from its public code), which fix tokens of the answer before the first pass. With
 `text`, `[[5]]` stands for five tokens that the model fills; with `tokens`, -1 for one. The text ends where its form
 does. A model with full context sees all of it at once, others what is in the block that is being filled.
 """

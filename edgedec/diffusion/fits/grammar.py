@@ -1,6 +1,6 @@
 """A constraint holds though gaps are open: a token is filled if some text of the grammar fits all that is known.
 
-Constrained decoding of diffusion models (row D51; after the text of arXiv:2508.10111): a canvas of tokens and gaps is
+Constrained decoding of diffusion models (after the text of arXiv:2508.10111): a canvas of tokens and gaps is
 an automaton, and a token is kept if its intersection with the grammar is not empty, else the next best is tried. A gap
 that no single token fills gets the shortest text of the grammar that fits it, with as many tokens as that needs: what
 stands behind it moves. Our own: a gap of m masks has m bytes at least; and the text must be able to end

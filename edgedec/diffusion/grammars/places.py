@@ -2,7 +2,7 @@
 
 A text with gaps is an automaton: a chain of known bytes, and for a gap of m masked tokens m steps over any byte, the
 last of which may be repeated, as every token has a byte or more. Its intersection with a context-free grammar is not
-empty exactly if a chart parser gets through it (Earley's parser, run over the automaton instead of a string; row D51,
+empty exactly if a chart parser gets through it (Earley's parser, run over the automaton instead of a string;
 after the text of arXiv:2508.10111, which intersects by Bar-Hillel's construction and searches for a productive rule).
 
 Every edge leads on or back to its own state, so the states are a chain, and each is computed once, from those before.

@@ -3,7 +3,7 @@
     call   [finished block: its final tokens | new block: masks]
 
 The keys of a finished block depend on final tokens only, so nothing is ever out of date: the text is that without a
-cache. Fast-dLLM v2 (arXiv:2509.26328, D02) and SDAR keep the same, with a call for the commit alone; D41 runs a
+cache. Fast-dLLM v2 (arXiv:2509.26328) and SDAR keep the same, with a call for the commit alone; NBDiff runs a
 finished block again causally, which is this call of a model with causal context. The rows of the block that is being
 filled run in every pass.
 """

@@ -1,6 +1,6 @@
 """Keys of filled tokens are kept one step late, and all are computed anew every few steps.
 
-dKV-Cache (row D01, from its public code): a step runs the masked positions and the tokens that the step before filled;
+dKV-Cache (from its public code): a step runs the masked positions and the tokens that the step before filled;
 older ones are read from the cache. Every R steps (8; Dream 4 to 16) and at each block everything is run. Lossy, except
 with R = 1. It was made for GPUs, where a step costs the same for any number of rows; where rows cost, as here, it pays.
 """

@@ -2,7 +2,7 @@
 
     text      a b _ d _          rows   (cached: a)  b  d  _  _     positions 1 3 2 4
 
-WeDLM (row D05, from its public code): rows see what is before them in this order, at their own positions, so every row
+WeDLM (from its public code): rows see what is before them in this order, at their own positions, so every row
 needs causal attention only. Known tokens that have no masked one before them are kept; their keys are those of reading
 the text, exactly. For models that were trained so: causal context, unshifted.
 """

@@ -1,6 +1,6 @@
 """Parts of a block in turn: within a part only its own rows are run, against keys of the rest that are out of date.
 
-Fast-dLLM v2 (row D02, arXiv:2509.26328, its public code): parts of 8 are filled one after another. The whole block is
+Fast-dLLM v2 (arXiv:2509.26328, its public code): parts of 8 are filled one after another. The whole block is
 run until the part's first token is known (with shift the row before the part predicts it), then only the rows of the
 part; what the last whole pass computed of the block's other rows is kept meanwhile. Lossy: these have not seen what was
 filled since. It pays for blocks that are long beside the part; for blocks of 8 it is `keep=block`.

@@ -1,6 +1,6 @@
 """Phases: one pass over the text and the masks nearest to it, then passes over the nearest few alone.
 
-Window-Diffusion (row D04, from its public code): every 32 steps one pass over everything filled and the next 128 masked
+Window-Diffusion (from its public code): every 32 steps one pass over everything filled and the next 128 masked
 positions; others are absent. Until the next phase only the rows from the first mask to the 32nd are run, against the
 keys of that pass. Lossy. Rows cost on a CPU, so it pays here where it does not on a GPU.
 """

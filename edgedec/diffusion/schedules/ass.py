@@ -1,6 +1,6 @@
 """Ascending steps: pass i fills 2^i positions, the surest ones, so that a block takes log2 of its length.
 
-ASS, with EOSER (row D18, from its public code), of the whole canvas there: `blocks=fixed:size=…` makes a block as long.
+ASS, with EOSER (from its public code), of the whole canvas there: `blocks=fixed:size=…` makes a block as long.
 """
 
 from __future__ import annotations

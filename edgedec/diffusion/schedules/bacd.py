@@ -1,6 +1,6 @@
 """Block-aware confidence: the threshold of a block follows how sure its accepted tokens were.
 
-TDAR (bounded adaptive confidence decoding, row D11, after its public code): in a block's first pass the threshold is
+TDAR (bounded adaptive confidence decoding, after its public code): in a block's first pass the threshold is
 the largest probability, in later ones the mean probability of what was accepted in this block, both clipped to 0.6 to
 0.9; else the surest position.
 """

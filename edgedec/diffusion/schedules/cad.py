@@ -1,6 +1,6 @@
 """A bounded number of sure positions, and no end token early.
 
-CD4LM's confidence-adaptive decoding (row D17, from its public code): the surest k positions, where k is how many reach
+CD4LM's confidence-adaptive decoding (from its public code): the surest k positions, where k is how many reach
 0.95, at least 1 and at most 32 (its published runs; 4 is only the default of its function). A position whose best
 token ends the text is left until 30% of the budget is used, unless no other is left.
 """

@@ -1,6 +1,6 @@
 """Consistency over time: a position is filled when it was among the surest in two passes with the same token.
 
-CCD (row D15, after its public code): of the V surest positions now and in the pass before, those whose best token is
+CCD (after its public code): of the V surest positions now and in the pass before, those whose best token is
 the same; else the surest. V begins at `count` and grows by one a pass up to 5 times that, after 5 passes in which only
 the surest positions are filled.
 """

@@ -1,6 +1,6 @@
 """Confident decoding beside a timetable: all positions above a threshold, else as many as the timetable says.
 
-Dimple (row D19, from its public code): all positions with p > 0.95; if there is none, the surest
+Dimple (from its public code): all positions with p > 0.95; if there is none, the surest
 max(1, int(m (1 - s/t))) of the m masked ones, where s/t is the share of them that the timetable keeps masked in this
 pass. Passes: `steps`, or as many as the block has positions.
 """

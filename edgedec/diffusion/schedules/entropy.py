@@ -1,6 +1,6 @@
 """Low entropy near the front: H + 0.02 times the distance to the first masked position must be below 0.4 nats.
 
-WeDLM (row D05, from its public code); else the position of the least sum. There the window slides over the text and
+WeDLM (from its public code); else the position of the least sum. There the window slides over the text and
 keys are those of causal attention; here it is the schedule alone.
 """
 

@@ -1,6 +1,6 @@
 """A round of information: positions above a threshold, and more of the surest until a pass brings enough bits.
 
-Explore-then-exploit (row D13; from its abstract, arXiv:2511.21103, and a summary). Rounds are bounded below by the
+Explore-then-exploit (from its abstract, arXiv:2511.21103, and a summary). Rounds are bounded below by the
 text's bits over the bits of a round. What follows from that and is here: every position with p ≥ 0.9, and, while the
 round brings fewer bits (the sum of -log2 p of what is filled) than `bits`, the surest of the others that have p ≥
 `least`. Which uncertain positions the paper tries as branches is not published; branches are not here.

@@ -1,6 +1,6 @@
 """A small trained net says which positions hold their final token already.
 
-Learn2PD (row D20, from its public code): a two-layer net takes the probabilities of a block's positions (1 where a
+Learn2PD (from its public code): a two-layer net takes the probabilities of a block's positions (1 where a
 token is known) and gives a logit for each; positions with sigma above 0.96 are filled, and the surest one. It was
 trained on runs of the same model, with the label "the best token is the final one" and binary cross-entropy: `python
 -m edgedec.bench.fill_schedule` does that. Our own: the net reads log-odds; reading probabilities, which crowd near 1,

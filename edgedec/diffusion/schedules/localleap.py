@@ -1,6 +1,6 @@
 """Anchors: near a position that is very sure, less suffices.
 
-LocalLeap (row D12, after its public code): positions of at least 0.9 are anchors; within 4 positions of one, 0.75
+LocalLeap (after its public code): positions of at least 0.9 are anchors; within 4 positions of one, 0.75
 suffices; else the surest position.
 """
 

@@ -1,6 +1,6 @@
 """Early answer: everything is filled at once when the best token leads the second by enough.
 
-Prophet (row D16, after its public code): the mean gap of the two best logits over the masked positions must reach 7.5,
+Prophet (after its public code): the mean gap of the two best logits over the masked positions must reach 7.5,
 5 or 2.5 in the first, second and last third of the passes; until then one position a pass, the surest. The passes of a
 block are `steps`, or as many as it has positions.
 """

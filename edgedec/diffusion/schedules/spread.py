@@ -1,6 +1,6 @@
 """Each pass's positions spread over the parts of a block, by confidence within each part.
 
-NAP (row D43; its public code trains, its inference is not released, so the parts of equal length are ours): a canvas of
+NAP (its public code trains, its inference is not released, so the parts of equal length are ours): a canvas of
 `parts` independent parts, of which every pass fills `count` positions in turn.
 """
 

@@ -1,6 +1,6 @@
 """All positions whose best token is more probable than a threshold; the surest one if there is none.
 
-Fast-dLLM (arXiv:2505.22618) and its second version (arXiv:2509.26328, rule D02), with 0.9.
+Fast-dLLM (arXiv:2505.22618) and its second version (arXiv:2509.26328), with 0.9.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Self-speculation: the model as an autoregressive one verifies what it filled as a diffusion model.
 
-S2D2 (row D31, after its public code). A pass drafts the first run of masked positions; the same model with blocks of
+S2D2 (after its public code). A pass drafts the first run of masked positions; the same model with blocks of
 one token, which reads a chain of the drafts, says how likely each is: a draft is accepted with probability
 min(1, q / p), and at the first that is not, a token is drawn from the positive part of q - p, and the run ends. So
 every verified token has the law of blocks of one token, whatever was drafted: greedy and always on, the text is that of

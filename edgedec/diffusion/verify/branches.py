@@ -1,6 +1,6 @@
 """Several states of a block in one call, each the guess of the one before; exact.
 
-FreeDave (row D30, after its public code): one prediction gives the states s_1 … s_d in which its 1 … d surest positions
+FreeDave (after its public code): one prediction gives the states s_1 … s_d in which its 1 … d surest positions
 are filled. All of them run as branches of the next call. s_1 is what one token a pass would have done; s_2 is accepted
 if it is what the prediction of s_1 does, and so on; the prediction of the last accepted state begins the next round.
 The text is that of `schedule=static`, in fewer passes; each costs the rows of d blocks.

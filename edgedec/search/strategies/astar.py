@@ -1,6 +1,6 @@
 """A* over steps of a text: the partial solution of the least estimated cost is continued next; lossy.
 
-X04, Chatziveroglou (A*-decoding, arXiv:2505.13672). A node is a text cut after a step (a line). A scorer gives r in
+Chatziveroglou (A*-decoding, arXiv:2505.13672). A node is a text cut after a step (a line). A scorer gives r in
 [0, 1]; h = 1 - r, and
 
     g = the sum, over the steps so far, of max(0, r(before) - r(after))          f = g + h

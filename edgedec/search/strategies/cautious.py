@@ -1,7 +1,7 @@
 """Cautious decoding: where the model is unsure, several continuations up to the next punctuation are tried, and the one
 of least perplexity is kept; lossy.
 
-X01, Wang et al. (CNTP, arXiv:2507.03038). H: the entropy of the next token in nats, after temperature and top-p; then
+Wang et al. (CNTP, arXiv:2507.03038). H: the entropy of the next token in nats, after temperature and top-p; then
 
     trials = int(1 + (N - 1) * clip((H - low) / (high - low), 0, 1))        low .01, high 1.5
 

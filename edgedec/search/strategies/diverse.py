@@ -1,6 +1,6 @@
 """Diverse beam search: groups of beams, each kept from the tokens that the groups before it chose; lossy.
 
-X03, Vijayakumar et al. (arXiv:1610.02424) with Hamming diversity: at each step a group's log-probability of a token is
+Vijayakumar et al. (arXiv:1610.02424) with Hamming diversity: at each step a group's log-probability of a token is
 lowered by `penalty` times the texts of earlier groups that took it at this step; all groups share one forward. The rule
 rests on third-party code: transformers' group beam search, before it left the library (4.5x, Apache 2.0). groups=1 is
 beam search.

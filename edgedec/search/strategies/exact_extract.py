@@ -1,6 +1,6 @@
 """Extraction: of all spans of a passage, the likeliest as the whole answer, found exactly; lossy against free decoding.
 
-C07, EXACT-EXTRACT (Castel et al., arXiv:2108.05857), by the authors' code as others quote it: the argmax, over spans
+EXACT-EXTRACT (Castel et al., arXiv:2108.05857), by the authors' code as others quote it: the argmax, over spans
 of at most `most` tokens, of
 
     sum of log p of its tokens + log p of an end          with mean: divided by the tokens and the end

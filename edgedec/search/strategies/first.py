@@ -1,6 +1,6 @@
 """First finish: n texts are sampled in lockstep, and the first that ends by itself is given; lossy.
 
-X05, Agarwal et al. (arXiv:2505.18149), from the text of the paper; k and the vote from its follow-up (arXiv:2512.02008,
+Agarwal et al. (arXiv:2505.18149), from the text of the paper; k and the vote from its follow-up (arXiv:2512.02008,
 text): a text counts once it ends, the k-th that ends stops all others at once, and the answer that most of these k give
 wins, the earlier of equals. Ties of length go by number. Texts that are cut at the limit never win, unless all are.
 Short texts are the better ones for some models only: measure yours.

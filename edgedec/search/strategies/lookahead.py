@@ -1,7 +1,7 @@
 """Look-ahead where the model is unsure: the likeliest tokens are judged by what would follow each; greedy elsewhere;
 lossy.
 
-X06, AdaDec (He et al., arXiv:2506.08980). Where the entropy of the next token (nats) is above a threshold, each of the
+AdaDec (He et al., arXiv:2506.08980). Where the entropy of the next token (nats) is above a threshold, each of the
 `top` likeliest tokens is followed greedily for `ahead` more; the one with the largest
 
     (log p of the token + log p of what follows) / (1 + tokens that follow)

@@ -1,6 +1,6 @@
 """RankedContinuation continuations: of several sampled suffixes those are kept that fit the prompt best; lossy.
 
-X08, RankGen (Krishna et al., arXiv:2205.09726): from each of `beams` texts `n` suffixes of `length` tokens are sampled
+RankGen (Krishna et al., arXiv:2205.09726): from each of `beams` texts `n` suffixes of `length` tokens are sampled
 (top-p .9), all are scored by the product of the prompt's vector and the whole suffix's, and the best `beams` go on; the
 rule rests on the authors' code. beams=1 and the whole text as one suffix is their re-ranking. The vectors come from a
 scorer (a command or a function), or from a bundle: the mean of its last hidden states, scaled to length 1, which was

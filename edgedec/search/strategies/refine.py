@@ -1,6 +1,6 @@
 """Rounds of candidates that are shown the best and the worst so far, and what a verifier says of them; lossy.
 
-X10, iterative agent decoding (IAD, Chakraborty et al., arXiv:2504.01931), from the text of the paper: in each of T
+Iterative agent decoding (IAD, Chakraborty et al., arXiv:2504.01931), from the text of the paper: in each of T
 rounds N texts are sampled (temperature .6); a verifier scores them; the next round's prompt has the best and the worst
 text so far with their scores and what was said about the best. The best ever is the answer; a score of `stop` ends it.
 The words of the prompt are our own choice.

@@ -1,7 +1,7 @@
 """Planning by tests: Monte Carlo tree search over tokens, in which a greedily completed program is worth the share of
 tests that it passes; lossy, and runs programs.
 
-X07, PG-TD (Zhang et al., arXiv:2303.05510), by the authors' code as others quote it: P-UCB chooses
+PG-TD (Zhang et al., arXiv:2303.05510), by the authors' code as others quote it: P-UCB chooses
 (`edgedec.search.tree`), a leaf gets its `children` likeliest tokens, a rollout is greedy, values are maxima. Rollouts
 of known texts are not run again, nor tests of known programs; cache=false changes the work, not the text. That the
 first program which passes everything ends the search is our choice. Tests run in the sandbox (`edgedec.sandbox`):
