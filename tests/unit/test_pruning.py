@@ -82,7 +82,7 @@ def test_a_grammar_says_which_nodes_it_allows(sandbox: str, monkeypatch: pytest.
     tokens = [*chain, wrong, wrong, chain[1]]
     parents = [*range(-1, len(chain) - 1), -1, 0, -1]
     constraint.mask(())
-    found = constraint.allowed(tokens, parents, 1.0)
+    found = constraint.allowed(tokens, parents, 1000.0)  # however slow the machine is
     expected: list[bool] = []
     for node, parent in enumerate(parents):
         path: list[int] = []
