@@ -24,7 +24,8 @@ class GenerationConfig:
     likeliest tokens are reported with each token. constraint: the form of the text (`edgedec.constraints`). processors:
     applied to the logits first, in this order. breakers: the tokens of `Sampling.dry_sequence_breakers`, bad_tokens: of
     `bad_words`; a session sets both. search: how the text is chosen among several, in words (`edgedec.search`); scorer:
-    the worth of (prompt, text) for a search that takes one."""
+    the worth of (prompt, text) for a search that takes one. made: the tokens of the text that were generated before
+    (`after`): its places are counted with them."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
@@ -49,6 +50,7 @@ class GenerationConfig:
     processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)
     breakers: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bad_tokens: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
+    made: int = field(default=0, compare=False)
     scorer: Callable[[str, str], float] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,14 @@ class GenerationConfig:
         if drawn:
             own["sampling"] = replace(own.get("sampling", self.sampling), **drawn)
         return replace(self, **own) if own else self
+
+    def after(self, n: int, most: int | None = None) -> GenerationConfig:
+        """The config of a loop that goes on after n tokens of this text, by at most so many (None: as many as are
+        left)."""
+        left = None if self.max_tokens is None else max(self.max_tokens - n, 0)
+        last = self.forced_eos_token_id if most is None or (left is not None and most >= left) else None
+        least, most = max(self.min_tokens - n, 0), left if most is None else most
+        return replace(self, made=self.made + n, max_tokens=most, min_tokens=least, forced_eos_token_id=last)
 
     def ends(self, eos: frozenset[int]) -> frozenset[int]:
         """The tokens that end the text of a model with these end tokens."""

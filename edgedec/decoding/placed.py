@@ -46,14 +46,15 @@ class Places:
     early: tuple[int, ...] = ()
 
     def __init__(self, config: GenerationConfig, ends: frozenset[int]) -> None:
-        self._config, self._ends, self._made = config, np.array(sorted(ends), np.int64), 0
+        self._config, self._ends, self._made = config, np.array(sorted(ends), np.int64), config.made
+        self._last = None if config.max_tokens is None else config.made + config.max_tokens - 1
         self._first = np.array(sorted(config.begin_suppress_tokens), np.int64)
 
     def process(self, logits: Logits, path: Sequence[int], early: object) -> Logits:
         config, n = self._config, self._made + len(path)
         if n < len(config.forced_tokens):
             return only(logits, [config.forced_tokens[n]])
-        if config.forced_eos_token_id is not None and n + 1 == config.max_tokens:
+        if config.forced_eos_token_id is not None and n == self._last:
             return only(logits, [config.forced_eos_token_id])
         if n == 0 and len(self._first):
             logits = without(logits, self._first)
@@ -66,7 +67,7 @@ class Places:
         self._made += 1
 
     def reset(self) -> None:
-        self._made = 0
+        self._made = self._config.made
 
     def fork(self) -> Places:
         twin = Places(self._config, frozenset(self._ends.tolist()))

@@ -39,7 +39,7 @@ class Branch:
     def chain(self) -> LogitsChain:
         """The processors of its next token, for steps outside of the decode loop."""
         if self._chain is None:
-            self._chain = make_chain(self.rest(None), self.context, self.ends)
+            self._chain = make_chain(self.rest(), self.context, self.ends)
         return self._chain
 
     @property
@@ -51,10 +51,9 @@ class Branch:
         """Make the processors anew at the next step: a loop has gone on without them."""
         self._chain = None
 
-    def rest(self, most: int | None) -> GenerationConfig:
+    def rest(self, most: int | None = None) -> GenerationConfig:
         """The config of a loop that continues it by at most so many tokens."""
-        least = max(self.config.min_tokens - len(self.tokens), 0)
-        return replace(self.config, max_tokens=most, min_tokens=least)
+        return self.config.after(len(self.tokens), most)
 
     def fork(self, draws: bool = True) -> Branch:
         """Another branch with the same text, and a state of its own everywhere. draws: its tokens are drawn, so that it
