@@ -81,8 +81,6 @@ def _outputs(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
     """The k best with the log-sum where these are all that is needed."""
     if branch.chain.early:
         raise UsageError("--search: processors that read inner layers work with searches that roll only (best, first)")
-    if branch.config.awrs:
-        raise UsageError("--search: --awrs works with searches that roll only (best, first)")
     if branch.chain.gathers:
         raise UsageError("--search: --fuse works with searches that roll only (best, first)")
     if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:

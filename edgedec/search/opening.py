@@ -37,6 +37,8 @@ def open_search(
         return None
     if not alone:
         raise UsageError(f"--search {config.search}: goes with neither diffusion decoding nor a trace of drafts")
+    if config.awrs:
+        raise UsageError(f"--search {config.search}: does not go with awrs, whose weights are of texts that are drawn")
     host = SearchHost(capabilities, lambda: model.tokenizer, model.eos, config, drafter, model)
     found = SearchRun(host, context, config, stats)
     check_memory(context.cache, found.need if config.max_tokens is not None else most, capabilities, held)

@@ -32,3 +32,12 @@ def test_token_by_token_it_is_refused(nano: Path) -> None:
     with pytest.raises(UsageError, match="--fuse works with searches that roll only"):
         session.search("beam:width=3", OPENING, max_tokens=8, fuse=FUSED)
     assert "".join(session.generate(OPENING, max_tokens=8)) == "".join(model.session().generate(OPENING, max_tokens=8))
+
+
+def test_weighed_draws_are_refused(nano: Path) -> None:
+    """Their weights are of texts that are drawn, not chosen."""
+    session = edgedec.open(nano).session()
+    sampled = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": 6, "awrs": True}
+    for search in ("best:n=2", "beam:width=2"):
+        with pytest.raises(UsageError, match="does not go with awrs"):
+            session.search(search, OPENING, constraint="regex:pattern='[a-z ]+'", **sampled)
