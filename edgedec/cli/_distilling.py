@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.cli._output import print_json
+from edgedec.cli._own_texts import opening_length, said_after, work_folder
 from edgedec.errors import UsageError
 from edgedec.storage.files import replacing, replacing_folder
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     import edgedec
 
 Progress = Callable[[str, int, int], None]
-_SHORTEST_OPENING, _LONGEST_OPENING = 2, 17
-_LONGEST = 300  # tokens of a continuation
 _OPENINGS = 4096  # documents whose openings the model may continue
 
 
@@ -43,7 +40,7 @@ def distill(
 
     if keep is not None and keep.exists() and not force:
         raise UsageError(f"{keep}: exists already; choose another place with --checkpoint, or pass --force")
-    with _folder(work) as room:
+    with work_folder(work) as room:
         files = list(data)
         if self_distill:
             files.insert(0, _written(model, data, self_distill, plan.seed, room, show))  # read even if time is short
@@ -71,17 +68,6 @@ def distill(
     }
 
 
-@contextmanager
-def _folder(work: Path | None) -> Iterator[Path]:
-    """The work folder, else one that is gone afterwards."""
-    if work is not None:
-        work.mkdir(parents=True, exist_ok=True)
-        yield work
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
 def _written(model: edgedec.Model, data: list[Path], n: int, seed: int, room: Path, show: Progress) -> Path:
     """A file of `n` texts that the model generated from openings of the data; existing texts are used again."""
     from edgedec.export.exits_data import documents
@@ -104,20 +90,16 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
     """Openings from places in the data, continued by the model, greedily and sampled by turns."""
     import numpy as np
 
-    from edgedec.sampling import Sampling
-
     rng, session = np.random.default_rng(seed), model.session(speculate="off")
     openings = [text for text in texts if text]
     for i in range(n):
         text = openings[i % len(openings)]
-        length = int(rng.integers(_SHORTEST_OPENING, _LONGEST_OPENING))
+        length = opening_length(rng)
         # If a text is used several times, later places of it; each begins with the tokens before every text.
         at = 0 if i < len(openings) else int(rng.integers(0, max(1, len(text) - length)))
         begin = text[:1] if at and model.bundle.manifest.text.bos == text[0] else []
         opening = [*begin, *text[at : at + length]]
-        how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling()
-        room = max(1, min(_LONGEST, session.capacity - len(opening)))
-        yield [*opening, *map(int, session.tokens(opening, max_tokens=room, sampling=how))]
+        yield [*opening, *said_after(model, session, opening, seed, i)]
         show("write", i + 1, n)
 
 

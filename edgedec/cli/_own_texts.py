@@ -1,9 +1,12 @@
-"""Texts that a model writes itself, for trainings that need its own (dParallel)."""
+"""Texts that a model writes itself, for trainings that need its own, and the folder where they are kept."""
 
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, islice
@@ -14,9 +17,39 @@ from edgedec.cli._exporting import export_module
 from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:
+    import numpy as np
+
     import edgedec
 
 _SHORTEST, _LONGEST, _MOST = 2, 17, 300  # tokens of an opening, of a continuation
+
+
+@contextmanager
+def work_folder(work: Path | None) -> Iterator[Path]:
+    """The work folder, else one that is gone afterwards."""
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def opening_length(rng: np.random.Generator) -> int:
+    """How many tokens of a text are given."""
+    return int(rng.integers(_SHORTEST, _LONGEST))
+
+
+def said_after(
+    model: edgedec.Model, session: edgedec.Session, ids: list[int], seed: int, i: int, most: int = sys.maxsize
+) -> list[int]:
+    """What the model says after an opening, greedily and sampled by turns. i: the number of the text; most: tokens of
+    opening and answer."""
+    from edgedec.sampling import Sampling
+
+    how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling()
+    room = max(1, min(_MOST, min(session.capacity, most) - len(ids)))
+    return list(map(int, session.tokens(ids, max_tokens=room, sampling=how)))
 
 
 def own_texts(
@@ -46,8 +79,6 @@ def _written(
 ) -> Iterator[dict[str, str]]:
     import numpy as np
 
-    from edgedec.sampling import Sampling
-
     rng, session = np.random.default_rng(seed), model.session(speculate="off")
     facts = model.bundle.manifest.diffusion
     canvas = model.runtime.capabilities.largest_call if facts and facts.context == "full" else session.capacity
@@ -55,10 +86,8 @@ def _written(
         lesson = given[i % len(given)]
         ids = model.tokenizer.encode(lesson.prompt or "".join(lesson.parts))
         if not lesson.prompt:
-            ids = ids[: int(rng.integers(_SHORTEST, _LONGEST))]
-        how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling(temperature=0)
-        room = max(1, min(_MOST, session.capacity - len(ids), canvas - len(ids)))
-        told = list(map(int, session.tokens(ids, max_tokens=room, sampling=how)))
+            ids = ids[: opening_length(rng)]
+        told = said_after(model, session, ids, seed, i, canvas)
         if lesson.prompt:
             yield {"prompt": lesson.prompt, "answer": model.tokenizer.decode(told)}
         else:

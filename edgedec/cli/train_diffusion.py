@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +12,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, progress_bar
-from edgedec.cli._own_texts import own_texts
+from edgedec.cli._own_texts import own_texts, work_folder
 from edgedec.errors import UsageError
 from edgedec.storage.files import replacing_folder
 
@@ -124,7 +121,7 @@ def train_diffusion(
         for name in ("diffusion_start", "diffusion_train", "training_loop")
     )
     output.check()
-    with progress_bar(quiet=json) as show, _room(how.work) as room:
+    with progress_bar(quiet=json) as show, work_folder(how.work) as room:
         folder = start.checkpoint_folder(checkpoint, room)
         facts, fills = start.facts_of(folder, start.WantedFacts(**flags.facts()))
         given = {"recipe": flags.recipe, "rate": flags.rate, "batch": flags.batch, "length": flags.length}
@@ -138,17 +135,6 @@ def train_diffusion(
         if output.bundle is not None:
             _export(output.out, output, show)
     _report(output, trainer.steps, before, trainer.measure(), json)
-
-
-@contextmanager
-def _room(work: Path | None) -> Iterator[Path]:
-    """The work folder, else one that is gone afterwards."""
-    if work is not None:
-        work.mkdir(parents=True, exist_ok=True)
-        yield work
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _texts(folder: Path, given: list[Path], how: FillingTraining, room: Path, show: Any) -> list[Path]:
