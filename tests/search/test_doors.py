@@ -19,6 +19,7 @@ from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import UsageError
 from edgedec.families import family
 from edgedec.search import FAMILY, check_search
+from edgedec.server import api
 
 PROMPT = "Once upon a time"
 GREEDY: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.0}
@@ -402,3 +403,13 @@ def test_selection_in_a_program(model: edgedec.Model) -> None:
     assert found.text == max(scores, key=lambda one: scores[one])
     assert session.ids == model.tokenizer.encode(PROMPT)
     assert twin.ids == [*session.ids, *found.tokens]
+
+
+def test_best_of_counts_texts_or_beams() -> None:
+    """With vLLM's `use_beam_search` it is the width; else so many texts are written for each prompt."""
+    body = {"prompt": "Once", "n": 2, "best_of": 5}
+    texts = api.completion(json.dumps(body).encode())
+    beams = api.completion(json.dumps(body | {"use_beam_search": True}).encode())
+    assert (texts.best_of, texts.options.get("search", "")) == (5, "")
+    assert beams.best_of == 0
+    assert beams.options["search"].startswith("beam:width=5,")
