@@ -79,7 +79,7 @@ class NativeRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
-            largest_call=largest_call(self.spec),
+            largest_call=largest_call(self.spec, bundle.manifest.whole_texts),
             batch_invariant=True,
             merge=True,
             drop_by_head=True,

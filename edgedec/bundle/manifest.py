@@ -249,3 +249,8 @@ class Manifest:
     encoder: EncoderFacts | None = None
     # The sha256 of the manifest as it was exported, where files were added to the bundle since.
     origin: str = ""
+
+    @property
+    def whole_texts(self) -> bool:
+        """Whether it is a diffusion model whose canvas, prompt and text, is one group of rows."""
+        return self.diffusion is not None and self.diffusion.context == "full"

@@ -12,13 +12,13 @@ from edgedec.spec import ModelSpec
 # The most cells of a mask, as larger ones take long to build: 16 MiB as floats.
 _MASK_CELLS = 4 << 20
 _LEAST_ROWS = 32
-# Rows of one forward: of a decoder, and of an encoder, which takes a text as a whole.
+# Rows of one forward: of a decoder, and of a model that takes a text as a whole.
 _ROWS, _TEXT_ROWS = 256, 2048
 
 
-def largest_call(spec: ModelSpec) -> int:
-    """The usual limit of rows of one forward."""
-    return _ROWS if spec.causal else max(_TEXT_ROWS, spec.context_length)
+def largest_call(spec: ModelSpec, whole_texts: bool = False) -> int:
+    """The usual limit of rows of one forward. whole_texts: a causal model runs a text as one group too."""
+    return max(_TEXT_ROWS, spec.context_length) if whole_texts or not spec.causal else _ROWS
 
 
 @dataclass(frozen=True)

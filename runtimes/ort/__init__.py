@@ -89,7 +89,7 @@ class OnnxRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
-            largest_call=largest_call(self.spec),
+            largest_call=largest_call(self.spec, bundle.manifest.whole_texts),
             adapters=False,
             threads=threads,
             temperatures=True,

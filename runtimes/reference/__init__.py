@@ -43,7 +43,7 @@ def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
     kv = choose_kv(bundle, options.kv)
-    return Reference(bundle.spec, _Widened(bundle), kv, kv_scales(bundle, kv))
+    return Reference(bundle.spec, _Widened(bundle), kv, kv_scales(bundle, kv), bundle.manifest.whole_texts)
 
 
 class _Widened:
@@ -74,13 +74,20 @@ class Reference:
 
     name = "reference"
 
-    def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Scales | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        kv: str = "f32",
+        scales: Scales | None = None,
+        whole_texts: bool = False,
+    ) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
         self._shapes = spec.tensors()
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
-            largest_call=largest_call(self.spec),
+            largest_call=largest_call(self.spec, whole_texts),
             temperatures=True,
             entropy=True,
             merge=True,

@@ -13,8 +13,10 @@ MASK = VOCAB
 FACTS = {"mask": MASK, "shift": True, "context": "causal", "block": 4}
 
 
-def exported(folder: Path, **facts: Any) -> Path:
-    """The bundle's folder. facts: of the section `diffusion`, where they are others."""
-    checkpoint = write_llama(folder / "checkpoint", vocab_size=VOCAB + 8, diffusion=FACTS | facts)
-    export(str(checkpoint), folder / "tiny", ExportOptions(weights="f32", check=False, runtimes=(), context=128))
+def exported(folder: Path, size: int = 128, **facts: Any) -> Path:
+    """The bundle's folder. size: of the context; facts: of the section `diffusion`, where they are others."""
+    checkpoint = write_llama(
+        folder / "checkpoint", vocab_size=VOCAB + 8, max_position_embeddings=512, diffusion=FACTS | facts
+    )
+    export(str(checkpoint), folder / "tiny", ExportOptions(weights="f32", check=False, runtimes=(), context=size))
     return folder / "tiny"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoints import VOCAB
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from edgedec.bundle.manifest import MANIFEST, DiffusionFacts
 from edgedec.cli._app import app
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import BundleCorrupt, CheckpointError, ContextFull, EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.runtime import Rows, logits_of
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from diffusion.checkpoint import MASK, exported
@@ -235,6 +237,20 @@ def test_other_contexts(tmp_path: Path) -> None:
         tokens(full.session(), "the", max_tokens=1000)
     with pytest.raises(ContextFull, match="ask for"):
         tokens(full.session(), "the", max_tokens=None)
+
+
+def test_a_canvas_of_more_rows_than_a_decoders_call(tmp_path: Path) -> None:
+    bundle = exported(tmp_path, size=400, context="full", shift=False)
+    model, reference = edgedec.open(bundle, threads=1), edgedec.open(bundle, engine="reference")
+    ids = np.arange(390) * 7 % VOCAB
+    rows = Rows(ids, np.arange(390), np.arange(-1, 389), groups=np.zeros(390, np.int64))
+    given, other = (logits_of(m.runtime, rows, m.runtime.new_cache(400)) for m in (model, reference))
+    assert np.abs(given - other).max() < 1e-4 < np.abs(given[:-1] - given[1:]).max(axis=-1).min()
+    words = ids[:370].tolist(), {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}
+    assert len(text := list(model.session().tokens(words[0], **words[1]))) == 20
+    assert list(map(int, text)) == list(map(int, reference.session().tokens(words[0], **words[1])))
+    with pytest.raises(ContextFull, match="400 fit; ask for 30 tokens"):
+        model.session().generate(words[0], max_tokens=31)
 
 
 def test_an_engine_without_groups_is_refused(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
