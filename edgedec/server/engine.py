@@ -22,6 +22,7 @@ from edgedec.decoding.messages import Stats
 from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.drafters import Tables
+from edgedec.errors import UsageError
 from edgedec.runtime import Adapter
 from edgedec.runtime.registry import available_cores, device_lost, device_said
 from edgedec.server.completions import Completion
@@ -192,10 +193,12 @@ class EngineThread:
             try:
                 if not request.finish:
                     request.submit(self.model, self._new_session, self._batch)
+            except UsageError as error:
+                self._lose(request, str(error), fault=False)
             except Exception as error:
                 log.exception("a text could not be started")
                 self._note_lost(error)
-                self._lose(request, error)
+                self._lose(request, _told(error))
                 if self.lost:
                     self._fail(error)
 
@@ -233,11 +236,12 @@ class EngineThread:
                 self.offload.clear()
             self._tables, self._kept, self._batch = {}, None, self._new_batch()
         for request in self._requests.copy():
-            self._lose(request, error)
+            self._lose(request, _told(error))
 
-    def _lose(self, request: EngineRequest, error: Exception) -> None:
+    def _lose(self, request: EngineRequest, why: str, fault: bool = True) -> None:
+        """fault: the server's, and not of what the request asks for."""
         request.job, request.finish = None, "failed"
-        self._post(request, EndEvent(request.index, "failed", Stats(), _told(error), True))
+        self._post(request, EndEvent(request.index, "failed", Stats(), why, fault))
 
     def _flush(self) -> None:
         """Wake the event loop once for all events of a step; wait until it has written them if all cores compute."""

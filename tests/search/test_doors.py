@@ -315,6 +315,8 @@ def test_vllms_names(model: edgedec.Model, served: str) -> None:
         ({"search": "best:n=2,command='rm -rf /'"}, "this server runs no scorers of requests (--allow-scorers)"),
         ({"search": "best:n=4"}, "at temperature 0 are one text"),
         ({"search": "beam:width=200", "max_tokens": 400}, "and this server has"),
+        # Found out by the engine's thread, not by the request's reader.
+        ({"search": "beam:width=2", "awrs": True, "regex": "a+", "top_k": 0, "top_p": 1}, "does not go with awrs"),
         ({"length_penalty": 2.0}, "length_penalty: needs use_beam_search: true"),
         ({"search": "beam", "use_beam_search": True}, "use_beam_search: cannot be combined with search"),
         ({"search": 3}, "search"),
