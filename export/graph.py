@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -108,7 +108,7 @@ class Graph:
             while not inputs[-1]:
                 inputs.pop()
             bits = 4 if tensor.format == "int4" else 8
-            return self.node(
+            y = self.node(
                 "MatMulNBits",
                 inputs,
                 domain=MICROSOFT,
@@ -118,6 +118,7 @@ class Graph:
                 block_size=tensor.block,
                 accuracy_level=4,
             )
+            return self.node("Add", [y, self._of_offsets(x, name)]) if tensor.offsets else y
         y = self.node("FusedMatMul", [x, self._plain(name)], domain=MICROSOFT, transB=1)
         return self.node("Add", [y, self.vector(bias)]) if bias else y
 
@@ -141,7 +142,7 @@ class Graph:
             gather_axis=0,
             quantize_axis=1,
         )
-        return self._narrowed(rows, name)
+        return self._narrowed(self._with_offsets(rows, ids, name), name)
 
     def _picked(self, ids: str, name: str) -> str:
         """Rows `ids` of a packed matrix: their groups are gathered, their lanes picked and widened."""
@@ -154,12 +155,36 @@ class Graph:
             data = self._nibbles(data)
         zero = self.constant(np.array(8 if tensor.format == "int4" else 128, np.float32))
         q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
-        packed = self._packed_scales(name)
+        packed = self._packed_halves(name, "scales")
         if self.no_halves:
             packed = self._once(packed, f"{name}.packed_f32")
         scales = self.node("Cast", [self._lane(packed, group, lane, (0, 1, 3, 2))], to=FLOAT)
         q, scales = (self.reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
-        return self._narrowed(self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1]), name)
+        rows = self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1])
+        return self._narrowed(self._with_offsets(rows, ids, name), name)
+
+    def _of_offsets(self, x: str, name: str) -> str:
+        """What a matrix's offsets add to its product: they times the sums of the inputs of their blocks."""
+        tensor = self.tensors[name]
+        short = tensor.blocks * tensor.block - tensor.shape[1]
+        if short:
+            x = self.node("Pad", [x, self.constant(np.array([0] * 5 + [short], np.int64))])
+        parts = self.reshaped(x, [0, 0, tensor.blocks, tensor.block])
+        sums = self.node("ReduceSum", [parts, self.constant(np.array([-1], np.int64))], keepdims=0)
+        turned = f"{name}.offsets_turned"
+        if not any(turned in node.output for node in self._nodes):
+            self.node("Transpose", [self._halves(name, "offsets")], out=turned, perm=[1, 0])
+        return self.node("MatMul", [sums, turned])
+
+    def _with_offsets(self, rows: str, ids: str, name: str) -> str:
+        """Rows `ids` of a matrix [1, rows, width of whole blocks], with the offsets of their blocks."""
+        tensor = self.tensors[name]
+        if not tensor.offsets:
+            return rows
+        offsets = self.node("Gather", [self._halves(name, "offsets"), ids])
+        parts = self.reshaped(rows, [0, 0, tensor.blocks, tensor.block])
+        last = self.constant(np.array([-1], np.int64))
+        return self.reshaped(self.node("Add", [parts, self.node("Unsqueeze", [offsets, last])]), [0, 0, -1])
 
     def _nibbles(self, data: str) -> str:
         """data uint8 [...] -> [..., 2], the low nibble first."""
@@ -191,13 +216,19 @@ class Graph:
         return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
 
     def _scales(self, name: str) -> str:
-        """The block scales [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
-        tensor = self.tensors[name]
+        return self._halves(name, "scales")
+
+    def _halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
+        """The block scales or offsets [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
+        tensor, wide = self.tensors[name], f"{name}.{what}_f32"
+        if any(wide in node.output for node in self._nodes):
+            return wide
         if tensor.layout == "interleave16":
-            half = self._unpacked(self._packed_scales(name), (0, 2, 1), name, [tensor.blocks])
+            half = self._unpacked(self._packed_halves(name, what), (0, 2, 1), name, [tensor.blocks])
         else:
-            half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)
-        return self._once(half, f"{name}.scales_f32")
+            offset = tensor.scales if what == "scales" else tensor.offsets
+            half = self.external(f"{name}.{what}", FLOAT16, (tensor.shape[0], tensor.blocks), offset)
+        return self._once(half, wide)
 
     def _zeros(self, name: str) -> str:
         """The zero points of MatMulNBits: uint8 [out, bytes of a row], of int4 two in a byte."""
@@ -222,9 +253,10 @@ class Graph:
         shape = (tensor.groups, tensor.blocks * tensor.block_bytes // 4, LANES, 4)
         return self.external(name, UINT8, shape, tensor.data)
 
-    def _packed_scales(self, name: str) -> str:
+    def _packed_halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
         tensor = self.tensors[name]
-        return self.external(f"{name}.scales", FLOAT16, (tensor.groups, tensor.blocks, LANES), tensor.scales)
+        offset = tensor.scales if what == "scales" else tensor.offsets
+        return self.external(f"{name}.{what}", FLOAT16, (tensor.groups, tensor.blocks, LANES), offset)
 
     def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
         """packed [groups, ...] -> [out, *row]. The operands are constants, so ONNX Runtime does this once, at load."""

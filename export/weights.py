@@ -26,11 +26,11 @@ Read = Callable[[int, int], NDArray[np.float32]]
 @dataclass(frozen=True)
 class Kept:
     """A weight that is quantized already. rows: data and scales of rows start..stop as `quantize` gives them, and their
-    zero points [n, blocks], or None if there are none."""
+    zero points, or offsets as float16, [n, blocks], or None if there are none."""
 
     format: Format
     block: int
-    rows: Callable[[int, int], tuple[Bytes, Half, Bytes | None]]
+    rows: Callable[[int, int], tuple[Bytes, Half, Bytes | Half | None]]
 
 
 _CHUNK = 4 << 20
@@ -67,7 +67,7 @@ class WeightsFile:
             self.tensors[name] = self._quantized(kept or rounded, shape)
 
     def _quantized(self, kept: Kept, shape: tuple[int, ...]) -> Tensor:
-        offset, fmt, scales, zeros = self._align(), kept.format, list[Half](), list[Bytes]()
+        offset, fmt, scales, zeros = self._align(), kept.format, list[Half](), list[NDArray[Any]]()
         for start, stop in _chunks(shape, step=LANES):
             data, chunk_scales, chunk_zeros = kept.rows(start, stop)
             zeros += [] if chunk_zeros is None else [chunk_zeros]
@@ -78,6 +78,9 @@ class WeightsFile:
                 self._write(data)
             scales.append(chunk_scales)
         tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, self._layout)
+        if zeros and zeros[0].dtype == np.float16:
+            offsets = np.concatenate(zeros)
+            return replace(tensor, offsets=self.array(offsets if self._layout == "rows" else pack(offsets, 0)))
         if all((chunk == stands_for_zero(fmt)).all() for chunk in zeros):
             return tensor
         return replace(tensor, zeros=self.array(packed_zeros(np.concatenate(zeros), tensor)))

@@ -19,6 +19,7 @@ from edgedec.bundle.manifest import (
     OLDEST,
     VERSION,
     WITH_DIFFUSION,
+    WITH_ENCODERS,
     WITH_ROPES,
     WITH_ZEROS,
     Artifact,
@@ -167,8 +168,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
+    if any(t.offsets for t in layout.tensors.values()):
         return VERSION
+    if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
+        return WITH_ENCODERS
     if contents.diffusion is not None:
         return WITH_DIFFUSION
     if layout.spec.original_length:

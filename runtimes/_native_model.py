@@ -178,10 +178,10 @@ class NativeModel:
             return structs.TensorStruct()
         t = self._tensors[name]
         scales = self._base + t.scales if t.block else 0
-        zeros = self._base + t.zeros if t.zeros else 0
-        n, k = t.shape
+        zeros = self._base + (t.zeros or t.offsets) if t.zeros or t.offsets else 0
+        (n, k), offsets = t.shape, int(t.offsets > 0)
         return structs.TensorStruct(
-            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales, zeros
+            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
         )
 
     def _vector(self, name: str) -> int | None:

@@ -53,7 +53,7 @@ class NativeReadout:
             len(rows),
             tensor.shape[1],
             tensor.block,
-            0,
+            int(tensor.offsets > 0),
             _place(self._data),
             _place(self._scales),
             _place(self._zeros),
@@ -65,12 +65,14 @@ class NativeReadout:
 def _copied(
     bundle: Bundle, t: Tensor, rows: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
-    """The data, scales and zero points of some rows of a matrix."""
+    """The data, scales and zero points, or offsets, of some rows of a matrix."""
     if t.format in ("f32", "f16"):
         dtype = np.float32 if t.format == "f32" else np.float16
         return _aligned(bundle.array(t.data, dtype, t.shape)[rows]), None, None
     data = _taken(bundle, t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4, 0)
     scales = _taken(bundle, t, rows, t.scales, np.float16, t.blocks, 0)
+    if t.offsets:
+        return data, scales, _taken(bundle, t, rows, t.offsets, np.float16, t.blocks, 0)
     if not t.zeros:
         return data, scales, None
     zeros = zeros_by_row(bundle.array(t.zeros, np.uint8, (t.zero_bytes,)), t)[rows]

@@ -43,7 +43,7 @@ from edgedec.spec import KV_FORMATS
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
-FACTS = RuntimeFacts(KINDS, low_bits=True)
+FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 # Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 2 << 20
 # For more best tokens than this, or a smaller vocabulary, selecting them costs more than copying all logits.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import Kept, WeightsFile, format_of
 from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
@@ -33,20 +34,22 @@ def write_bundle(
     layout: Any = "interleave16",
 ) -> Bundle:
     """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight. weights
-    "int4+zeros", "int8+zeros": the matrices of blocks have zero points."""
-    weights, _, zeros = weights.partition("+")
+    "int4+zeros", "int8+zeros": the matrices of blocks have zero points; "int4+offsets", "int8+offsets": offsets."""
+    weights, _, middle = weights.partition("+")
+    stepped = {"zeros": offset, "offsets": above_least}.get(middle)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / WEIGHTS).open("wb") as file:
         out = WeightsFile(file, layout)
         for name, shape in spec.tensors().items():
             fmt = format_of(spec, name, weights, head or weights, embed or weights)
-            kept = offset(read(name), fmt, block) if zeros and name in spec.matrices - {"embed", "head"} else None
+            inner = name in spec.matrices - {"embed", "head"}
+            kept = stepped(read(name), fmt, block) if stepped and inner else None
             out.tensor(name, _slices(read(name)), shape, fmt, block, kept)
         ropes = tuple(out.rope(rope, spec) for rope in spec.ropes)
         out.array(np.zeros(0, np.uint8))
     manifest = Manifest(
         format=FORMAT,
-        version=VERSION if zeros else OLDEST,
+        version=VERSION if middle else OLDEST,
         producer="tests",
         name=folder.name,
         spec=spec.check(),
@@ -72,6 +75,17 @@ def offset(values: NDArray[np.float32], fmt: Any, block: int) -> Kept:
     codes = np.clip(np.rint(filled / scales[..., None]) + zeros[..., None], 0, most).astype(np.uint8)
     data = codes[..., 0::2] | codes[..., 1::2] << 4 if fmt == "int4" else codes
     return Kept(fmt, block, lambda start, stop: (data[start:stop], scales[start:stop], zeros[start:stop]))
+
+
+def above_least(values: NDArray[np.float32], fmt: Any, block: int) -> Kept:
+    """A matrix in steps from the least weight of each block to the largest; the offset belongs to the middle code."""
+    n, k = values.shape
+    filled = np.pad(values, ((0, 0), (0, -k % block))).reshape(n, -1, block)
+    low, (most, middle) = filled.min(-1), (15, 8) if fmt == "int4" else (255, 128)
+    scales = (np.maximum(filled.max(-1) - low, 1e-3) / most).astype(np.float16)
+    codes = np.clip(np.rint((filled - low[..., None]) / scales[..., None]), 0, most).astype(np.uint8)
+    data, offsets = packed(codes, fmt), (low + middle * scales.astype(np.float32)).astype(np.float16)
+    return Kept(fmt, block, lambda start, stop: (data[start:stop], scales[start:stop], offsets[start:stop]))
 
 
 def _slices(values: NDArray[np.float32]) -> Callable[[int, int], NDArray[np.float32]]:

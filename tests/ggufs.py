@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -92,9 +93,9 @@ OUTER = {
 }
 
 
-def write(model: Any, path: Path, kind: str = "F32", apart: bool = False, **extra: Any) -> Path:
-    """Write a transformers model as GGUF; matrices of whole blocks in `kind`. apart: a tensor for each expert; extra:
-    metadata by full name."""
+def write(model: Any, path: Path, kind: str | Mapping[str, str] = "F32", apart: bool = False, **extra: Any) -> Path:
+    """Write a transformers model as GGUF; matrices of whole blocks in `kind`, or in the first of several whose key is
+    part of their name. apart: a tensor for each expert; extra: metadata by full name."""
     config, arch = model.config, architecture(model.config)
     writer = gguf.GGUFWriter(path, arch)
     _metadata(writer, config, arch)
@@ -103,7 +104,8 @@ def write(model: Any, path: Path, kind: str = "F32", apart: bool = False, **extr
     for name, values in converted(model, arch).items():
         single = {name.replace("_exps", f".{e}"): one for e, one in enumerate(values)}
         for each, part in (single if apart and "_exps" in name else {name: values}).items():
-            add_tensor(writer, each, part, kind)
+            own = kind if isinstance(kind, str) else next(value for key, value in kind.items() if key in each)
+            add_tensor(writer, each, part, own)
     finish(writer)
     return path
 
@@ -119,8 +121,20 @@ def add_tensor(writer: Any, name: str, values: Array, kind: str) -> None:
     number = gguf.GGMLQuantizationType[kind]
     if kind == "F32" or values.ndim == 1 or values.shape[-1] % gguf.GGML_QUANT_SIZES[number][0]:
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
+    elif kind in ("Q4_K", "Q5_K"):  # which the package gguf reads and does not write
+        writer.add_tensor(name, drawn_k_blocks(kind, values.shape, crc32(name.encode())), raw_dtype=number)
     else:
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), number), raw_dtype=number)
+
+
+def drawn_k_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Random super-blocks of 256 values of about 1 / sqrt(width), with scales of zero and minimums of both kinds."""
+    rng, size = np.random.default_rng(seed), {"Q4_K": 144, "Q5_K": 176}[kind]
+    blocks = rng.integers(0, 256, (np.prod(shape) // 256, size), np.uint8)
+    step = rng.uniform(0.5, 1.0, (len(blocks), 1)) / (40 * (16 if kind == "Q4_K" else 32) * shape[-1] ** 0.5)
+    halves = np.concatenate([step, step * (6 if kind == "Q4_K" else 12)], axis=1).astype(np.float16)
+    blocks[:, :4] = halves.view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
 
 
 def add_value(writer: Any, key: str, value: Any) -> None:

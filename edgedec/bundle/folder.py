@@ -126,7 +126,8 @@ class Bundle:
         stored = self._rows_of(t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4)
         scales = self._rows_of(t, rows, t.scales, np.float16, t.blocks)
         data, zeros = stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), self._zeros_of(t, rows)
-        return dequantize(data, scales, t.format, t.shape[-1], zeros)
+        offsets = self._rows_of(t, rows, t.offsets, np.float16, t.blocks) if t.offsets else None
+        return dequantize(data, scales, t.format, t.shape[-1], zeros, offsets)
 
     def _zeros_of(self, t: Tensor, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8] | None:
         """The zero points [n, blocks] of some rows; None if there are none."""
@@ -154,9 +155,12 @@ def dequantize(
     fmt: Integers,
     width: int,
     zeros: NDArray[np.uint8] | None = None,
+    offsets: NDArray[Any] | None = None,
 ) -> NDArray[np.float32]:
-    """data uint8 [n, blocks, bytes of a block], scales and zero points [n, blocks] -> float32 [n, width]."""
+    """data uint8 [n, blocks, bytes of a block], scales, zero points and offsets [n, blocks] -> float32 [n, width]."""
     found = values(unpacked(data, fmt), fmt, zeros) * scales.astype(np.float32)[..., None]
+    if offsets is not None:
+        found += offsets.astype(np.float32)[..., None]
     return np.ascontiguousarray(found.reshape(len(scales), -1)[:, :width])
 
 
@@ -274,8 +278,12 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
                 raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points in blocks of {tensor.block}")
             if tensor.zeros:
                 yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
-        elif tensor.zeros:
-            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points")
+            if tensor.offsets and (tensor.zeros or tensor.block != 32 or low_bits([tensor.format])):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} with offsets in blocks of {tensor.block}")
+            if tensor.offsets:
+                yield f"{name} (offsets)", tensor.offsets, tensor.offset_bytes
+        elif tensor.zeros or tensor.offsets:
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points or offsets")
         elif tensor.layout != "rows":
             raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
         yield name, tensor.data, tensor.data_bytes

@@ -13,7 +13,8 @@ from edgedec.bundle.integers import code_bytes, is_integer
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 8
+VERSION = 9
+WITH_ENCODERS = 8  # without weights with offsets
 WITH_DIFFUSION = 7  # without int3, int2 and the facts of a text encoder, and still written where there are none
 WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
 WITH_ZEROS = 5  # without a second set of ropes
@@ -45,6 +46,9 @@ class Tensor:
     zeros (0: none): what stands for zero in each block instead of 8 or 128. int8: uint8 [out, blocks], or interleaved
     [groups, blocks, 16]; int4: two in a byte, [out, ceil(blocks / 2)] low nibble first, or interleaved
     [groups, blocks, 8], rows 0 to 7 of a group in the low nibbles.
+
+    offsets (0: none), instead of zeros, of int4 and int8 in blocks of 32: float16, laid out as the scales; that of a
+    block is added to its values. So ggml's types that have a scale and a minimum keep both.
     """
 
     format: WeightFormat
@@ -54,6 +58,7 @@ class Tensor:
     block: int = 0
     layout: WeightLayout = "rows"
     zeros: int = 0
+    offsets: int = 0
 
     @property
     def blocks(self) -> int:
@@ -83,9 +88,13 @@ class Tensor:
         return self._stored_rows * self.zero_row_bytes // 2 if self.zeros else 0
 
     @property
+    def offset_bytes(self) -> int:
+        return self.scale_bytes if self.offsets else 0
+
+    @property
     def stored_bytes(self) -> int:
-        """Of its data, scales and zero points."""
-        return self.data_bytes + self.scale_bytes + self.zero_bytes
+        """Of its data, scales, zero points and offsets."""
+        return self.data_bytes + self.scale_bytes + self.zero_bytes + self.offset_bytes
 
     @property
     def zero_row_bytes(self) -> int:
@@ -100,7 +109,9 @@ class Tensor:
         width = self.blocks * self.block_bytes if quantized else prod(rest) * (4 if self.format == "f32" else 2)
         scales = self.scales + start * self.blocks * 2 if quantized else 0
         zeros = self.zeros + start * self.zero_row_bytes // 2 if self.zeros else 0
-        return replace(self, shape=(stop - start, *rest), data=self.data + start * width, scales=scales, zeros=zeros)
+        offsets = self.offsets + start * self.blocks * 2 if self.offsets else 0
+        data = self.data + start * width
+        return replace(self, shape=(stop - start, *rest), data=data, scales=scales, zeros=zeros, offsets=offsets)
 
     @property
     def _stored_rows(self) -> int:

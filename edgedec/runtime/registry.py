@@ -36,13 +36,14 @@ class RuntimeOptions:
 class RuntimeFacts:
     """The declarations of a runtime's file. kinds: block kinds that it runs; devices: devices that it supports;
     numbered_gpus: its GPUs are not numbered consecutively, the file's `gpu_numbers()` lists them; files: whether files
-    can be exported for it; low_bits: whether it reads weights of int3 and int2."""
+    can be exported for it; low_bits: whether it reads weights of int3 and int2; offsets: and blocks with offsets."""
 
     kinds: tuple[str, ...] = ()
     devices: tuple[str, ...] = (CPU,)
     numbered_gpus: bool = False
     files: bool = True
     low_bits: bool = False
+    offsets: bool = False
 
 
 RUNTIMES = Family("edgedec.runtimes", "runtime", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable)
@@ -136,9 +137,11 @@ def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
     """Why a runtime cannot open a bundle here, on this device; None if it can."""
     if device.name not in (UNNAMED, AUTO, *devices_of(name)):
         return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
-    found = low_bits(tensor.format for tensor in bundle.manifest.tensors.values())
-    if found and not RUNTIMES.facts(name).low_bits:
+    tensors, facts = bundle.manifest.tensors.values(), RUNTIMES.facts(name)
+    if (found := low_bits(tensor.format for tensor in tensors)) and not facts.low_bits:
         return f"reads no {found} weights; native and reference do"
+    if not facts.offsets and any(tensor.offsets for tensor in tensors):
+        return "reads no weights with offsets, as of GGUF's K types; native and reference do, or export with --weights"
     reason: str | None = RUNTIMES.file(name).unavailable_reason(bundle, device)
     return reason
 

@@ -49,6 +49,8 @@ class MachineMaker:
 
     def write(self, folder: Path, request: Request) -> Artifact:
         """Compile and link the library; write the tuning records with it."""
+        if any(tensor.offsets for tensor in request.layout.tensors.values()):
+            raise UsageError("--for tvm: compiles no weights with offsets, as of GGUF's K types; add --weights int4")
         if request.tuning.measure and self.machine not in machines_here():
             raise UsageError(
                 f"--tune: this machine is not {self.machine}; "

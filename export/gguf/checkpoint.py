@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgedec.bundle.integers import Integers
 from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
@@ -20,10 +21,10 @@ from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
 from edgedec.export.gguf.tokenizer import write_text
-from edgedec.export.gguf.types import BLOCK, KEPT, SUGGESTED
-from edgedec.export.quantize import Bytes, Half
+from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, SUGGESTED
+from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
-from edgedec.models import Source
+from edgedec.models import Part, Source
 from edgedec.models._common import ConfigReader
 from edgedec.models.granitemoe import multipliers
 from edgedec.spec import ModelSpec
@@ -60,33 +61,47 @@ class GgufCheckpoint(Checkpoint):
         return write_text(self.facts, target)
 
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
-        """The format for the type that most of the values have."""
-        values: Counter[str] = Counter()
+        """The format for the type that most of the values have; of a matrix of several types, for its finest."""
+        values: Counter[WeightFormat | None] = Counter()
         for source in sources:
-            for name in {part.name for part in source}:
-                values[self.tensors[name].dtype] += prod(self.tensors[name].shape)
-        return SUGGESTED.get(values.most_common(1)[0][0]) if values else None
+            tensors = [self.tensors[name] for name in {part.name for part in source}]
+            found = [SUGGESTED.get(tensor.dtype) for tensor in tensors]
+            finest: WeightFormat | None = None if None in found else "int8" if "int8" in found else "int4"
+            values[finest] += sum(prod(tensor.shape) for tensor in tensors)
+        return values.most_common(1)[0][0] if values else None
 
     def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
+        """Parts of other types than the kept ones are rounded."""
         plain = all(part.add == 0 and not part.exp for part in source)
-        kinds = {self.tensors[part.name].dtype for part in source}
-        if block != BLOCK or not plain or len(kinds) != 1 or KEPT.get(next(iter(kinds))) != fmt:
+        if block != BLOCK or not plain or (fmt != "int4" and fmt != "int8"):
             return None
-        return Kept(KEPT[kinds.pop()], block, lambda start, stop: (*self._stored(source, start, stop), None))
+        if not any(fmt in KEPT.get(self.tensors[part.name].dtype, ()) for part in source):
+            return None
+        least = any(self.tensors[part.name].dtype in LEAST for part in source)
+        return Kept(fmt, block, lambda start, stop: self._stored(source, fmt, least, start, stop))
 
-    def _stored(self, source: Source, start: int, stop: int) -> tuple[Bytes, Half]:
-        """Rows as stored; a factor is applied to their scales."""
-        data, scales, at = [], [], 0
+    def _stored(
+        self, source: Source, fmt: Integers, least: bool, start: int, stop: int
+    ) -> tuple[Bytes, Half, Half | None]:
+        """Rows as stored; a factor is applied to their scales and offsets. least: there are offsets."""
+        found, at = list[tuple[Bytes, Half, Half]](), 0
         for part in source:
             rows = self._part_shape(part)[0]
             a, b = max(start, at) - at, min(stop, at + rows) - at
             if a < b:
-                first = a + (part.rows[0] if part.rows else 0)
-                some, steps = self.tensors[part.name].stored(part.name, first, b - a)
-                data.append(some)
-                scales.append((steps * np.float32(part.times)).astype(np.float16) if part.times != 1 else steps)
+                found.append(self._stored_part(part, fmt, a, b))
             at += rows
-        return np.concatenate(data), np.concatenate(scales)
+        data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+        return data, scales, offsets if least else None
+
+    def _stored_part(self, part: Part, fmt: Integers, start: int, stop: int) -> tuple[Bytes, Half, Half]:
+        tensor, first = self.tensors[part.name], start + (part.rows[0] if part.rows else 0)
+        if fmt in KEPT.get(tensor.dtype, ()):
+            data, scales, offsets = tensor.stored(part.name, first, stop - start, fmt)
+            scales, offsets = scales * np.float32(part.times), offsets * np.float32(part.times)
+            return data, scales.astype(np.float16), offsets.astype(np.float16)
+        data, rounded = quantize(self.read((part,), start, stop), fmt, BLOCK)
+        return data, rounded, np.zeros_like(rounded)
 
 
 def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:

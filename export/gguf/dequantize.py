@@ -6,12 +6,13 @@ A function takes the blocks of one type, uint8 [n, bytes of a block], and gives 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.export.gguf.types import BLOCK, SUPER, GgmlType
+from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, SUPER, GgmlType
 
 Bytes = NDArray[np.uint8]
 Float = NDArray[np.float32]
@@ -75,18 +76,9 @@ def _q4_0(blocks: Bytes) -> Float:
     return (_nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)) * _half(blocks, 0)
 
 
-def _q4_1(blocks: Bytes) -> Float:
-    return _nibbles(blocks[:, 4:]).astype(np.float32) * _half(blocks, 0) + _half(blocks, 2)
-
-
 def _q5_0(blocks: Bytes) -> Float:
     q = _nibbles(blocks[:, 6:]) | _fifth(blocks, 2)
     return (q.astype(np.float32) - np.float32(16)) * _half(blocks, 0)
-
-
-def _q5_1(blocks: Bytes) -> Float:
-    q = _nibbles(blocks[:, 8:]) | _fifth(blocks, 4)
-    return q.astype(np.float32) * _half(blocks, 0) + _half(blocks, 2)
 
 
 def _q8_0(blocks: Bytes) -> Float:
@@ -131,26 +123,31 @@ def _scales_and_mins(stored: Bytes) -> tuple[Bytes, Bytes]:
     return scales, mins
 
 
-def _k_values(blocks: Bytes, q: Bytes) -> Float:
-    """What Q4_K and Q5_K share: q [n, 8, 32] in steps above a minimum."""
+def above_least(kind: GgmlType, blocks: Bytes) -> tuple[Bytes, Float, Float]:
+    """Blocks of a type of `LEAST` as steps above a least value, in parts of 32: numbers uint8 [n, parts, 32], steps and
+    least values [n, parts]."""
+    if kind.block == BLOCK:
+        five = kind.name == "Q5_1"
+        q = _nibbles(blocks[:, 8:]) | _fifth(blocks, 4) if five else _nibbles(blocks[:, 4:])
+        return q[:, None], _half(blocks, 0), _half(blocks, 2)
+    if kind.name == "Q4_K":
+        q = _k_nibbles(blocks[:, 16:144])
+    else:
+        high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
+        q = _k_nibbles(blocks[:, 48:176]) | high << np.uint8(4)
     scales, mins = _scales_and_mins(blocks[:, 4:16])
-    steps, least = _half(blocks, 0) * scales, _half(blocks, 2) * mins
-    return (steps[:, :, None] * q.astype(np.float32) - least[:, :, None]).reshape(-1, SUPER)
+    return q, _half(blocks, 0) * scales, -(_half(blocks, 2) * mins)
+
+
+def _above_least(kind: GgmlType, blocks: Bytes) -> Float:
+    q, steps, least = above_least(kind, blocks)
+    return (steps[:, :, None] * q.astype(np.float32) + least[:, :, None]).reshape(len(blocks), -1)
 
 
 def _k_nibbles(stored: Bytes) -> Bytes:
     """Nibbles [n, 8, 32] of 128 bytes: the low ones of 32 bytes, then their high ones."""
     pairs = stored.reshape(-1, 4, 1, 32) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1)
     return (pairs & np.uint8(15)).reshape(-1, 8, 32)
-
-
-def _q4_k(blocks: Bytes) -> Float:
-    return _k_values(blocks, _k_nibbles(blocks[:, 16:144]))
-
-
-def _q5_k(blocks: Bytes) -> Float:
-    high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
-    return _k_values(blocks, _k_nibbles(blocks[:, 48:176]) | high << np.uint8(4))
 
 
 def _q6_k(blocks: Bytes) -> Float:
@@ -177,15 +174,12 @@ FUNCTIONS: dict[str, Callable[[Bytes], Float]] = {
     "F16": _f16,
     "BF16": _bf16,
     "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
     "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
     "Q8_0": _q8_0,
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    **{name: partial(_above_least, BY_NAME[name]) for name in LEAST},
 }

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.integers import Integers, packed, stands_for_zero
 from edgedec.errors import BadTensor
-from edgedec.export.gguf.dequantize import Bytes, Float, dequantize
-from edgedec.export.gguf.types import BLOCK, BY_NAME, GgmlType
+from edgedec.export.gguf.dequantize import Bytes, Float, above_least, dequantize
+from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, GgmlType
 from edgedec.export.safetensors import Stored
 
 
@@ -39,14 +40,22 @@ class GgufTensor(Stored):
             return self._ordered(first, shape[0], self._vector(name)[:, None]).reshape(shape)
         return self._ordered(first, shape[0], None, name).reshape(shape)
 
-    def stored(self, name: str, first: int, n: int) -> tuple[Bytes, NDArray[np.float16]]:
-        """Rows of Q4_0 or Q8_0 as a bundle stores them: bytes [n, blocks, bytes of a block], scales [n, blocks]."""
+    def stored(self, name: str, first: int, n: int, fmt: Integers) -> tuple[Bytes, Float, Float]:
+        """Rows of a type of `KEPT` as a bundle stores them in `fmt`: bytes [n, blocks, bytes of a block], scales and
+        offsets [n, blocks], these 0 of a type without a least value."""
         blocks = self._rows(name, first, n).reshape(n, -1, self.kind.size)
-        scales = np.ascontiguousarray(blocks[:, :, :2]).view("<f2")[:, :, 0]
-        if not np.isfinite(scales).all():
+        if self.dtype in LEAST:
+            q, steps, least = above_least(self.kind, blocks.reshape(-1, self.kind.size))
+            middle, scales = LEAST[self.dtype], steps.reshape(n, -1)
+            offsets = least.reshape(n, -1) + scales * np.float32(middle)
+            data = packed(q.reshape(n, -1, BLOCK) + np.uint8(stands_for_zero(fmt) - middle), fmt)
+        else:
+            scales = np.ascontiguousarray(blocks[:, :, :2]).view("<f2")[:, :, 0].astype(np.float32)
+            data = paired(blocks[:, :, 2:]) if self.dtype == "Q4_0" else blocks[:, :, 2:] ^ np.uint8(128)
+            offsets = np.zeros_like(scales)
+        if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
             raise BadTensor(f"{name}: holds values that are not finite")
-        data = blocks[:, :, 2:]
-        return (paired(data) if self.dtype == "Q4_0" else data ^ np.uint8(128)), scales
+        return data, scales, offsets
 
     def _vector(self, name: str) -> Float:
         return dequantize(self.kind, self._raw(name, 0, 1, prod(self.shape)))[0]

@@ -49,8 +49,15 @@ OTHERS = {
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
     33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
-# The types whose blocks are a bundle's blocks of 32: a scale in float16, and an integer for each weight.
-KEPT: dict[str, Literal["int4", "int8"]] = {"Q4_0": "int4", "Q8_0": "int8"}
+# The types whose blocks are a bundle's blocks of 32: an integer for each weight, a scale, and of some a minimum.
+KEPT: dict[str, tuple[Literal["int4", "int8"], ...]] = {
+    "Q4_0": ("int4",),
+    "Q8_0": ("int8",),
+    **dict.fromkeys(("Q4_1", "Q4_K"), ("int4", "int8")),
+    **dict.fromkeys(("Q5_1", "Q5_K"), ("int8",)),
+}
+# Those with a least value, and the number in the middle of theirs.
+LEAST = {"Q4_1": 8, "Q4_K": 8, "Q5_1": 16, "Q5_K": 16}
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
 # The closest format of each type, used if the user sets none; floats get the default of exports.
 SUGGESTED: dict[str, WeightFormat] = {

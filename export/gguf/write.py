@@ -63,8 +63,8 @@ def _require_llama(bundle: Bundle) -> None:
     if spec.original_length or rope.scale != 1 or 2 * len(rope.inv_freq) != _attention(spec).head_dim:
         raise RuntimeUnavailable("only ropes of one set over a whole head, unscaled, are converted to GGUF")
     for name, t in bundle.manifest.tensors.items():
-        if t.zeros:
-            raise RuntimeUnavailable(f"weights with zero points are not converted to GGUF: {name}")
+        if t.zeros or t.offsets:
+            raise RuntimeUnavailable(f"weights with zero points or offsets are not converted to GGUF: {name}")
         if t.format in ("int4", "int8") and (t.shape[-1] % BLOCK or t.block % BLOCK):
             raise RuntimeUnavailable(f"GGUF needs blocks and widths of whole {BLOCK}s: {name} is {t.shape[-1]} wide")
 

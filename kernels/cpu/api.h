@@ -13,9 +13,9 @@
 
 // ---- the model ---------------------------------------------------------------------------------
 
-// A weight: `format`, `layout` and `zeros` (or null) as in kernels.h; format 0: there is none.
+// A weight: `format`, `layout`, `zeros` (or null) and whether these are `offsets` as in kernels.h; format 0: there is none.
 struct ed_tensor {
-  int32_t format, layout, n, k, block, reserved;
+  int32_t format, layout, n, k, block, offsets;
   const void *data, *scales, *zeros;
 };
 

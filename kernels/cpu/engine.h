@@ -199,7 +199,7 @@ class Engine {
 };
 
 inline Matrix matrix(const ed_tensor& t) {
-  return {t.format, t.layout, t.n, t.k, t.block, 0, (const uint8_t*)t.data, (const uint16_t*)t.scales,
+  return {t.format, t.layout, t.n, t.k, t.block, t.offsets, (const uint8_t*)t.data, (const uint16_t*)t.scales,
           (const uint8_t*)t.zeros};
 }
 

@@ -31,16 +31,22 @@ struct Strip {
 // Of int4: where in its byte the zero point of vector `vec` of a strip lies.
 constexpr int zero_shift(int vec) { return vec * W % LANES / 8 * 4; }
 
-// 8 or 128 less the zero points of W outputs in the block at z; z goes to the next block.
-template <int FORMAT>
+// Where zero points go: of int4 into the integer sum of a step, of int8 beside the sums of a block, which may be a step.
+// OFFSET: of blocks that are a step, added to the products.
+enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP, OFFSET };
+
+// Bytes of the zero points or offsets of a block of a group.
+constexpr int zero_line(int format, int zeros) { return LANES * 2 / (zeros == OFFSET ? 1 : format == INT4 ? 4 : 2); }
+
+// 8 or 128 less the zero points of W outputs in the block at z, or the offsets; z goes to the next block.
+template <int FORMAT, int ZEROS>
 ED_IN nf next_zeros(const uint8_t*& z, int shift) {
   const uint8_t* at = z;
-  z += FORMAT == INT4 ? LANES / 2 : LANES;
-  return FORMAT == INT4 ? nload_zeros4(at, shift) : nload_zeros8(at);
+  z += zero_line(FORMAT, ZEROS);
+  if constexpr (ZEROS == OFFSET) return nload_f16((const uint16_t*)at);
+  else return FORMAT == INT4 ? nload_zeros4(at, shift) : nload_zeros8(at);
 }
 
-// Where zero points go: of int4 into the integer sum of a step, of int8 beside the sums of a block, which may be a step.
-enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP };
 // How zero points of int4 are applied in tiles of many rows and of few: added to weight bytes, or as the
 // initial value of the sum.
 enum Begin { OFFSETS, ADDED, BEGUN };
@@ -180,13 +186,13 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
   const auto begin_block = [&](auto v) ED_INLINED {
     // The next strip's weights: the run is too short for hardware prefetching. Once per cache line where
     // loads are the bottleneck.
-    if (M > 2 || ((uintptr_t)z[v] & 63) < (FORMAT == INT4 ? LANES / 2 : LANES)) nprefetch(z[v] + at.next_zero);
+    if (M > 2 || ((uintptr_t)z[v] & 63) < (uintptr_t)zero_line(FORMAT, ZEROS)) nprefetch(z[v] + at.next_zero);
     if constexpr (HOW == ADDED) {
       int_zero[v] = nspread_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
     } else if constexpr (HOW == BEGUN) {
       int_zero[v] = nint_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
     } else {
-      zero[v] = next_zeros<FORMAT>(z[v], zero_shift(v));
+      zero[v] = next_zeros<FORMAT, ZEROS>(z[v], zero_shift(v));
       if (ZEROS == BY_BLOCK) each<M>([&](auto m) ED_INLINED { acc.set(m, v, nmul(zero[v], nset(about(m).sum))); });
     }
   };
@@ -195,6 +201,7 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
     nf y = nfloat(sum);
     if (ZEROS == BY_BLOCK) return acc.set(m, v, nfma(y, scale, acc.get(m, v)));
     if (ZEROS == BY_STEP) return acc.set(m, v, nfma(ws, nfma(y, scale, nmul(zero[v], nset(about(m).sum))), acc.get(m, v)));
+    if (ZEROS == OFFSET) return acc.set(m, v, nfma(ws, nmul(y, scale), nfma(zero[v], nset(about(m).sum), acc.get(m, v))));
     if (ZEROS == IN_STEP && HOW == OFFSETS) y = nfma(zero[v], nset(about(m).sum), y);  // exact: below 2^24
     acc.set(m, v, nfma(y, nmul(ws, scale), acc.get(m, v)));
   };
@@ -250,10 +257,10 @@ ED_IN void tiles_of(int m, const Strip<V>& at, int per_block, const QuantizedAct
 }
 
 // m rows by a tile for so many. Rare cases (a remaining vector, blocks of 16, zero points of int8 in blocks
-// of 32) have few tiles, because each takes long to compile.
+// of 32, its offsets) have few tiles, because each takes long to compile.
 template <int FORMAT, int STEP, int V, int ZEROS = NO_ZEROS, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
-  if constexpr (V < TILE_V || STEP == 16 || ZEROS == BY_STEP) {
+  if constexpr (V < TILE_V || STEP == 16 || ZEROS == BY_STEP || (ZEROS == OFFSET && FORMAT == INT8)) {
     tiles_of<FORMAT, STEP, V, ZEROS, std::min(TILE_M, 4)>(m, at, per_block, a, m0, sums);
   } else {
     if constexpr (M > 1)
@@ -265,7 +272,10 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.zeros_in_steps())
+  if (w.offsets)
+    w.format == INT4 ? tile_of<INT4, 32, V, OFFSET>(m, at, per_block, a, m0, sums)
+                     : tile_of<INT8, 32, V, OFFSET>(m, at, per_block, a, m0, sums);
+  else if (w.zeros_in_steps())
     tile_of<INT4, 32, V, IN_STEP>(m, at, per_block, a, m0, sums);
   else if (w.zeros)
     per_block == 1 ? tile_of<INT8, 32, V, BY_STEP>(m, at, per_block, a, m0, sums)
@@ -299,10 +309,16 @@ ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to) {
 #endif
 }
 
-// The zero points of group `group` of a matrix that lies row by row, in the packed layout.
+// The zero points or offsets of group `group` of a matrix that lies row by row, in the packed layout.
 static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
   const int blocks = w.blocks(), rows = std::min(LANES, w.n - group * LANES);
-  std::memset(zeros, 0, (size_t)blocks * LANES / (w.format == INT4 ? 2 : 1));
+  std::memset(zeros, 0, w.packed_zero_bytes());
+  if (w.offsets) {
+    const uint16_t* from = (const uint16_t*)w.zeros + (size_t)group * LANES * blocks;
+    for (int r = 0; r < rows; r++)
+      for (int b = 0; b < blocks; b++) ((uint16_t*)zeros)[b * LANES + r] = from[(size_t)r * blocks + b];
+    return;
+  }
   for (int r = 0; r < rows; r++)
     for (int b = 0; b < blocks; b++) {
       const int zero = w.zero(group * LANES + r, b);
@@ -364,7 +380,7 @@ ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
       zeros += group * w.zero_bytes();
     }
     at.w[v] = data + lane * 4, at.s[v] = scales + lane;
-    at.z[v] = !zeros ? nullptr : zeros + (w.format == INT4 ? lane % 8 : lane);
+    at.z[v] = !zeros ? nullptr : zeros + (w.offsets ? 2 * lane : w.format == INT4 ? lane % 8 : lane);
   }
   return at;
 }

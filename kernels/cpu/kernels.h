@@ -51,7 +51,8 @@ constexpr int KEPT_WEIGHTS = CHUNK + 16;
 
 // A weight matrix (n out, k in) as it lies in the weights file.
 struct Matrix {
-  int32_t format, layout, n, k, block, reserved;
+  int32_t format, layout, n, k, block;
+  int32_t offsets;  // `zeros` are float16 laid out as the scales, that of a block added to its weights. Blocks of 32.
   const uint8_t* data;
   const uint16_t* scales;
   // What stands for zero in each block, instead of 8 (int4) or 128; null: none. Blocks of 32 or more. By rows
@@ -65,21 +66,22 @@ struct Matrix {
   int steps() const { return kpad() / step(); }
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
-  bool zeros_in_steps() const { return zeros && format == INT4; }
+  bool zeros_in_steps() const { return zeros && format == INT4 && !offsets; }
   bool quantized() const { return format >= INT8; }
   size_t group_bytes() const { return (size_t)LANES * kpad() * bits_of(format) / 8; }
   // Bytes of the zero points of a row (by rows), or of a group (packed).
   size_t zero_bytes() const {
     if (!zeros) return 0;
-    if (layout == ROWS) return format == INT4 ? (blocks() + 1) / 2 : blocks();
-    return (size_t)blocks() * LANES / (format == INT4 ? 2 : 1);
+    if (layout == ROWS) return offsets ? 2 * blocks() : format == INT4 ? (blocks() + 1) / 2 : blocks();
+    return packed_zero_bytes();
   }
+  size_t packed_zero_bytes() const { return zeros ? (size_t)blocks() * LANES * 2 / (offsets ? 1 : format == INT4 ? 4 : 2) : 0; }
   // The zero points from row `row` on, the first of its group; null if there are none.
   const uint8_t* zeros_from(int64_t row) const {
     return zeros ? zeros + (layout == ROWS ? row : row / LANES) * zero_bytes() : nullptr;
   }
   int zero(int row, int block) const {
-    if (!zeros) return code_zero(format);
+    if (!zeros || offsets) return code_zero(format);
     const uint8_t* p = zeros_from(row);
     if (layout == ROWS) return format == INT4 ? p[block / 2] >> 4 * (block % 2) & 15 : p[block];
     return format == INT4 ? p[block * 8 + row % 8] >> row % LANES / 8 * 4 & 15 : p[block * LANES + row % LANES];
@@ -101,7 +103,7 @@ struct Matrix {
   size_t scratch() const { return layout == ROWS && quantized() ? 4 * packed_bytes() : 0; }
   // Of a group in the packed layout: weights, scales, zero points.
   size_t packed_bytes() const {
-    return group_bytes() + (size_t)blocks() * LANES * 2 + (zeros ? (size_t)blocks() * LANES / (format == INT4 ? 2 : 1) : 0);
+    return group_bytes() + (size_t)blocks() * LANES * 2 + packed_zero_bytes();
   }
 };
 
@@ -109,7 +111,8 @@ struct Matrix {
 // weights of the format want them (int4: 0 2 4 6 1 3 5 7 of every eight; all others as they come), and a Step. For float weights only `x` is read.
 struct QuantizedActivations {
   // Beside the inputs of a step: what one unit of them is, -`stands_for_zero` times their sum; and for weights with zero
-  // points their sum if `zeros_in_steps`, else, where the step begins a block, the scaled sum of the block; less their sum.
+  // points their sum if `zeros_in_steps`, else, where the step begins a block, the scaled sum of the block (so with
+  // offsets too); less their sum.
   struct Step {
     float scale;
     int32_t offset;

@@ -49,7 +49,7 @@ void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActiv
 bool same_activations(const Matrix& a, const Matrix& b) {
   if (!a.quantized() || !b.quantized()) return a.quantized() == b.quantized();
   return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad() && !a.zeros == !b.zeros &&
-         (!a.zeros || a.block == b.block);
+         a.offsets == b.offsets && (!a.zeros || a.block == b.block);
 }
 
 // Outputs n0 .. n0 + n - 1 of a matrix, whole groups of them.

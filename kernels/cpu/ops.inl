@@ -215,10 +215,11 @@ ED_IN int code_of(const Matrix& w, int row, int k) {
   return low | (quantized_word(w, row, first + 2)[k % 4] >> k % 32 / 4 & 1) << 2;
 }
 
-ED_IN float scale_of(const Matrix& w, int row, int block) {
-  const uint16_t* s = w.layout == ROWS ? w.scales + (size_t)row * w.blocks() + block
-                                       : w.scales + ((size_t)(row / LANES) * w.blocks() + block) * LANES + row % LANES;
-  uint16_t t[W] = {*s};
+// The scale or the offset of a block: `all` are those of the matrix.
+ED_IN float half_of(const Matrix& w, const uint16_t* all, int row, int block) {
+  const size_t at = w.layout == ROWS ? (size_t)row * w.blocks() + block
+                                     : ((size_t)(row / LANES) * w.blocks() + block) * LANES + row % LANES;
+  uint16_t t[W] = {all[at]};
   float f[W];
   nstore(f, nload_f16(t));
   return f[0];
@@ -233,11 +234,15 @@ static void embed(const Matrix& w, int row, float scale, float* y) {
     }
     return;
   }
-  float block_scale = 0.0f;
+  float block_scale = 0.0f, offset = 0.0f;
   int zero = 0;
   for (int i = 0; i < k; i++) {
-    if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block), zero = w.zero(row, i / w.block);
-    y[i] = (float)(code_of(w, row, i) * code_step(w.format) - zero) * block_scale * scale;
+    if (i % w.block == 0) {
+      block_scale = half_of(w, w.scales, row, i / w.block), zero = w.zero(row, i / w.block);
+      if (w.offsets) offset = half_of(w, (const uint16_t*)w.zeros, row, i / w.block);
+    }
+    const float y0 = (float)(code_of(w, row, i) * code_step(w.format) - zero) * block_scale;
+    y[i] = (w.offsets ? y0 + offset : y0) * scale;
   }
 }
 

@@ -18,7 +18,7 @@ class _Struct(ctypes.Structure):
 
 
 class TensorStruct(_Struct):
-    _fields_ = _fields((c_int32, "format layout n k block reserved"), (c_void_p, "data scales zeros"))
+    _fields_ = _fields((c_int32, "format layout n k block offsets"), (c_void_p, "data scales zeros"))
 
 
 class NormStruct(_Struct):

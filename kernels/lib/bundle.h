@@ -15,7 +15,7 @@ namespace edgedec::lib {
 struct Tensor {
   int format = 0, layout = 0;  // as in kernels.h
   Shape shape;
-  uint64_t data = 0, scales = 0, zeros = 0;
+  uint64_t data = 0, scales = 0, zeros = 0, offsets = 0;
   int64_t block = 0;
 };
 

@@ -10,7 +10,7 @@ namespace edgedec::lib {
 namespace {
 
 constexpr uint64_t ALIGN = 64;
-constexpr int VERSION = 8, OLDEST = 4;
+constexpr int VERSION = 9, OLDEST = 4;
 constexpr int64_t LANES = 16;
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 
@@ -31,6 +31,7 @@ Tensor read_tensor(const Json& value, const std::string& where) {
   t.data = offset_of(f.need("data"), f.path("data"));
   if (const Json* scales = f.any("scales")) t.scales = offset_of(*scales, f.path("scales"));
   if (const Json* zeros = f.any("zeros")) t.zeros = offset_of(*zeros, f.path("zeros"));
+  if (const Json* offsets = f.any("offsets")) t.offsets = offset_of(*offsets, f.path("offsets"));
   t.block = f.integer("block", 0);
   t.layout = f.choice("layout", "rows interleave16", 0);
   f.done();
@@ -68,19 +69,21 @@ void check_tensor(const std::string& name, const Tensor& t, const ModelSpec& spe
   const std::string what = "tensor " + name;
   if (t.format == F32 || t.format == F16) {
     if (t.format == F16 && !spec.is_matrix(name)) corrupt(what + ": f16, and no matrix");
-    if (t.zeros || t.layout) corrupt(what + ": a float weight with zero points or packed");
+    if (t.zeros || t.offsets || t.layout) corrupt(what + ": a float weight with zero points, offsets or packed");
     return extents.check(name, t.data, elements(t.shape) * (t.format == F32 ? 4 : 2));
   }
   const int64_t block = t.block;
   if ((block != 16 && block != 32 && block != 64 && block != 128 && block != 256) || !spec.is_matrix(name))
     corrupt(what + ": block " + std::to_string(block));
   if (t.zeros && (block < 32 || name == "embed")) corrupt(what + ": zero points in blocks of " + std::to_string(block));
+  if (t.offsets && (block != 32 || t.zeros)) corrupt(what + ": offsets in blocks of " + std::to_string(block));
   if (t.layout) rows = (rows + LANES - 1) / LANES * LANES;
   const uint64_t blocks = ((uint64_t)t.shape.back() + block - 1) / block;
   const uint64_t two = t.format == INT8 ? 2 * blocks : t.layout ? blocks : 2 * ((blocks + 1) / 2);
   extents.check(name, t.data, rows * blocks * (t.format == INT4 ? block / 2 : block));
   extents.check(name + " (scales)", t.scales, rows * blocks * 2);
   if (t.zeros) extents.check(name + " (zeros)", t.zeros, rows * two / 2);
+  if (t.offsets) extents.check(name + " (offsets)", t.offsets, rows * blocks * 2);
 }
 
 // ---- parts of the manifest -------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaq
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
-FACTS = RuntimeFacts(KINDS, low_bits=True)
+FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
 

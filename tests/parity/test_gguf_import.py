@@ -12,7 +12,7 @@ from ggufs import MODELS, gguf
 from numpy.typing import NDArray
 from readings import all_logits, greedy, of_file
 
-from edgedec.errors import BadTensor
+from edgedec.errors import BadTensor, RuntimeUnavailable
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.opening import open_source
 from edgedec.runtime import open_runtime
@@ -76,7 +76,7 @@ def test_half_floats_are_read_as_they_are(kind: str, tmp_path: Path) -> None:
     assert np.abs(all_logits(of_file(path), IDS) - logits_by_torch(model, IDS)).max() < 1e-4
 
 
-def quantized(kind: str, path: Path) -> Path:
+def quantized(kind: str | dict[str, str], path: Path) -> Path:
     """A Llama all of whose matrices are whole blocks."""
     import zoo
 
@@ -100,6 +100,48 @@ def test_integers_are_kept(kind: str, target: str, tmp_path: Path) -> None:
     q = theirs["blk.0.attn_q.weight"].reshape(4, 32, 2, 256).swapaxes(1, 2).reshape(256, 256)
     assert np.array_equal(bundle.rows("blocks.0.qkv")[:256], q)
     assert np.abs(all_logits(open_runtime("reference", bundle), IDS) - all_logits(of_file(path), IDS)).max() < 1e-4
+
+
+@pytest.mark.parametrize("target", ["cpu", "portable"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_1", "Q5_K"])
+def test_least_values_are_kept(kind: str, target: str, tmp_path: Path) -> None:
+    """A scale and an offset in float16 are within their rounding of the file's scale and least value; every engine that
+    has them computes with these."""
+    path = quantized(kind, tmp_path / "m.gguf")
+    options = ExportOptions(check=False, target=target, runtimes=("native", "ort"))
+    bundle = export(str(path), tmp_path / "b", options)
+    tensors = {name: t for name, t in bundle.manifest.tensors.items() if name in bundle.spec.matrices}
+    assert {t.format for t in tensors.values()} == {"int4" if kind[1] == "4" else "int8"}
+    assert all(t.offsets and not t.zeros for t in tensors.values())
+    assert bundle.manifest.version == 9
+    theirs = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
+    for name, found in (("embed", "token_embd"), ("blocks.1.down", "blk.0.ffn_down"), ("head", "output")):
+        values = theirs[f"{found}.weight"]
+        assert np.abs(bundle.rows(name) - values).max() <= np.abs(values).max() * 2.0**-9
+        assert np.abs(bundle.gather(name, np.array([40, 3])) - values[[40, 3]]).max() <= np.abs(values).max() * 2.0**-9
+    q = theirs["blk.0.attn_q.weight"].reshape(4, 32, 2, 256).swapaxes(1, 2).reshape(256, 256)
+    assert np.abs(bundle.rows("blocks.0.qkv")[:256] - q).max() <= np.abs(q).max() * 2.0**-9
+    exact = all_logits(of_file(path), IDS)
+    assert np.abs(all_logits(open_runtime("reference", bundle), IDS) - exact).max() < 5e-3 * exact.std()
+    for engine in ("native", "ort"):  # which round activations to 8 bits
+        found = all_logits(open_runtime(engine, bundle), IDS)
+        assert np.sqrt(np.mean((found - exact) ** 2)) < 0.1 * exact.std()
+    with pytest.raises(RuntimeUnavailable, match="reads no weights with offsets"):
+        open_runtime("opencl", bundle)
+
+
+def test_a_matrix_of_several_types_takes_the_finest(tmp_path: Path) -> None:
+    """As in files Q4_K_M, in which some of v are Q6_K: q and k keep their numbers, and v is rounded to 8 bits."""
+    kinds = {"attn_v": "Q8_0", "": "Q4_K"}
+    path = quantized(kinds, tmp_path / "m.gguf")
+    bundle = export(str(path), tmp_path / "b", ExportOptions(check=False, runtimes=("native",)))
+    formats = {name: bundle.manifest.tensors[name].format for name in ("blocks.0.qkv", "blocks.0.o", "blocks.1.down")}
+    assert formats == {"blocks.0.qkv": "int8", "blocks.0.o": "int4", "blocks.1.down": "int4"}
+    theirs = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
+    v = theirs["blk.0.attn_v.weight"]
+    assert np.array_equal(bundle.rows("blocks.0.qkv")[-len(v) :], v)  # kept too, with offsets of zero
+    exact = all_logits(of_file(path), IDS)
+    assert np.abs(all_logits(open_runtime("reference", bundle), IDS) - exact).max() < 5e-3 * exact.std()
 
 
 def test_another_block_or_format_is_quantized_anew(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ FORMATS: dict[str, tuple[str, str | None, str | None, int]] = {
     "mixed": ("int4", "int8", "f16", 32),
     "int4-64-zeros": ("int4+zeros", None, None, 64),
     "int8-32-zeros": ("int8+zeros", "int4", "int4", 32),
+    "int4-32-offsets": ("int4+offsets", None, None, 32),
+    "int8-32-offsets": ("int8+offsets", "int4", "int4", 32),
 }
 
 

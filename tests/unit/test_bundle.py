@@ -78,7 +78,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     # path in the manifest, value, error, words of its message
     ("format", "gguf", BundleCorrupt, "not a manifest of edgedec"),
     ("format", None, BundleCorrupt, "not a manifest of edgedec"),
-    ("version", 9, BundleVersion, "format version 9, this edgedec reads 8; upgrade edgedec"),
+    ("version", 10, BundleVersion, "format version 10, this edgedec reads 9; upgrade edgedec"),
     ("version", 3, BundleVersion, "format version 3 of an older edgedec; export the model again"),
     ("version", 1, BundleVersion, "version 1 of an older edgedec; export the model again"),
     ("version", HUGE, BundleVersion, "upgrade edgedec"),
@@ -151,6 +151,9 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("tensors.embed.scales", -(1 << 64), BundleCorrupt, r"embed \(scales\) lies outside"),
     ("tensors.embed.zeros", 64, BundleCorrupt, "tensor embed: int4 with zero points in blocks of 32"),
     ("tensors.final_norm.zeros", 64, BundleCorrupt, "tensor final_norm: f32 with zero points"),
+    ("tensors.final_norm.offsets", 64, BundleCorrupt, "tensor final_norm: f32 with zero points or offsets"),
+    ("tensors.blocks~0~qkv.offsets", 32, BundleCorrupt, r"qkv \(offsets\) lies outside weights.bin or is not aligned"),
+    ("tensors.blocks~0~qkv.offsets", 1 << 40, BundleCorrupt, r"qkv \(offsets\) lies outside weights.bin"),
     ("tensors.blocks~0~qkv.zeros", 32, BundleCorrupt, r"qkv \(zeros\) lies outside weights.bin or is not aligned"),
     ("tensors.blocks~0~qkv.zeros", 1 << 40, BundleCorrupt, r"qkv \(zeros\) lies outside weights.bin"),
     ("tensors.embed.block", 0, BundleCorrupt, "tensor embed: block 0"),

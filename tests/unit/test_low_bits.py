@@ -13,7 +13,7 @@ from bundles import ODD, random_weights, write_bundle
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import MANIFEST, VERSION
+from edgedec.bundle.manifest import MANIFEST, WITH_ENCODERS
 from edgedec.errors import BundleCorrupt, RuntimeUnavailable, UsageError
 from edgedec.export.amend import add_artifact
 from edgedec.export.exporter import ExportOptions, export
@@ -83,7 +83,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_manifest_has_the_version_that_holds_it(exported: Path) -> None:
     bundle = Bundle.open(exported)
-    assert bundle.manifest.version == VERSION == 8
+    assert bundle.manifest.version == WITH_ENCODERS == 8
     assert not bundle.manifest.artifacts  # no runtime with files reads it
 
 
