@@ -40,6 +40,7 @@ TrainedLength = Annotated[
     int, Opt("Longest draft, in tokens; 0: as many as the head was trained for.", 0, 64, aliases=("depth", "gamma"))
 ]
 TableNodes = Annotated[int, Opt("Tokens of the draft tree.", 1)]
+Choices = Annotated[str, Opt("JSON file of a fixed tree: paths of ranks, as [[0], [0, 0], [1]].")]
 Beam = Annotated[int, Opt("Nodes that are run at once.", 1)]
 Followers = Annotated[int, Opt("Tokens tried after each.", 1)]
 Threshold = Annotated[float, Opt("Least confidence to draft a token with.", 0, 1)]

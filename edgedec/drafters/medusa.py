@@ -6,11 +6,10 @@ that `choices` names. Heads that were published (`models/drafts/medusa.py`) are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
@@ -18,10 +17,10 @@ from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts
 from edgedec.drafters._heads.ladder import Ladder
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._networks.heads import Floats, HeadInterface, open_head
-from edgedec.drafters._options import TrainedLength
+from edgedec.drafters._options import Choices, TrainedLength
 from edgedec.errors import UsageError
-from edgedec.plugins import Opt
 from edgedec.runtime import Outputs
+from edgedec.trees.choices import Ranks, chosen_draft, chosen_nodes, read_choices
 from edgedec.trees.grow import Follower, grow
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
@@ -35,9 +34,9 @@ FACTS = DrafterFacts(auto=10, head=HEAD.kind, draft=DRAFT, guides=True, paper="M
 def make(
     host: DrafterContext,
     length: TrainedLength = 0,
-    choices: Annotated[str, Opt("JSON file of a fixed tree: paths of ranks, as [[0], [0, 0], [1]].")] = "",
+    choices: Choices = "",
 ) -> Medusa:
-    tree = read_choices(Path(choices)) if choices else ()
+    tree = read_choices(Path(choices), "medusa") if choices else ()
     if DRAFT in host.bundle.manifest.drafts:
         ladder = Ladder(host, facts_of(host, DRAFT))
         fits(tree, length or ladder.depth)
@@ -48,34 +47,23 @@ def make(
     return Medusa(head.run, depth, host.runtime.spec.n_blocks - 1, tree)
 
 
-def read_choices(path: Path) -> tuple[tuple[int, ...], ...]:
-    """The paths of a fixed tree, shorter ones first; UsageError if they are not a tree."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"drafter medusa: choices={path}: cannot be read ({error})") from None
-    if not isinstance(found, list) or not all(
-        isinstance(p, list) and p and all(type(i) is int for i in p) for p in found
-    ):
-        raise UsageError(f"drafter medusa: choices={path}: expected a list of paths such as [[0], [0, 0], [1]]")
-    paths = {tuple(p) for p in found}
-    if any(len(p) > 1 and p[:-1] not in paths for p in paths) or any(i < 0 for p in paths for i in p):
-        raise UsageError(f"drafter medusa: choices={path}: a path without the path before it")
-    return tuple(sorted(paths, key=lambda p: (len(p), p)))
-
-
-def fits(tree: Sequence[Sequence[int]], depth: int) -> None:
+def fits(tree: Sequence[Ranks], depth: int) -> None:
     """UsageError if a fixed tree is deeper than the heads that are used."""
-    if tree and len(tree[-1]) > depth:
-        raise UsageError(f"drafter medusa: choices: paths of {len(tree[-1])} tokens, and there are {depth} heads")
+    if (longest := max(map(len, tree), default=0)) > depth:
+        raise UsageError(f"drafter medusa: choices: paths of {longest} tokens, and there are {depth} heads")
+
+
+class _Level(NamedTuple):
+    tokens: Sequence[int]
+    claims: Sequence[float]
 
 
 class Medusa(BaseDrafter):
     def __init__(
-        self, run: Callable[[Floats], list[Any]], depth: int, block: int, choices: Sequence[Sequence[int]] = ()
+        self, run: Callable[[Floats], list[Any]], depth: int, block: int, choices: Sequence[Ranks] = ()
     ) -> None:
         """run: a state [1, hidden_size] -> ids and logprobs [1, depth, top]; block: the model's last, whose output it
-        reads; choices: paths of a fixed tree, shorter ones first."""
+        reads; choices: paths of a fixed tree, each after the one before its last rank."""
         self._run, self._depth, self._block, self._choices = run, depth, block, choices
         self.outputs = Outputs(hidden=(block,))
         self._hidden: Floats | None = None
@@ -106,24 +94,13 @@ def _followers(ids: list[int], logprobs: list[float], depth: int) -> list[Follow
     return [(token, min(p, _MOST), depth) for token, p in zip(ids, map(exp, logprobs)) if p >= _LEAST]
 
 
-def chosen(choices: Sequence[Sequence[int]], levels: Sequence[tuple[list[int], list[float]]], nodes: int) -> Draft:
+def chosen(choices: Sequence[Ranks], levels: Sequence[tuple[list[int], list[float]]], nodes: int) -> Draft:
     """The tree of these paths of ranks, as far as there are depths, ranks and nodes for it."""
-    place: dict[tuple[int, ...], int] = {(): -1}
-    tokens: list[int] = []
-    parents: list[int] = []
-    claims: list[float] = []
-    for path in choices:
-        above, rank = tuple(path[:-1]), path[-1]
-        if (
-            len(tokens) >= nodes
-            or above not in place
-            or len(path) > len(levels)
-            or rank >= len(levels[len(path) - 1][0])
-        ):
-            continue
-        ids, logprobs = levels[len(path) - 1]
-        place[tuple(path)] = len(tokens)
-        tokens.append(ids[rank])
-        parents.append(place[above])
-        claims.append(min(exp(logprobs[rank]), _MOST))
-    return Draft(tokens, parents, claims)
+
+    def followers(node: int, depth: int) -> _Level | None:
+        if depth >= len(levels):
+            return None
+        ids, logprobs = levels[depth]
+        return _Level(ids, [min(exp(logprob), _MOST) for logprob in logprobs])
+
+    return chosen_draft(chosen_nodes(choices, 0, followers, lambda depth, token: depth + 1, nodes))

@@ -151,7 +151,7 @@ def test_the_chances_are_what_is_accepted(found: dict[str, np.ndarray]) -> None:
 def test_ranks_of_medusas_choices() -> None:
     """Independent heads: the ranks of each depth; a path without room or rank is left out."""
     levels: Sequence[tuple[list[int], list[float]]] = [([7, 8], [-0.1, -2.0]), ([5, 6], [-0.2, -1.0])]
-    draft = chosen([[0], [1], [2], [0, 0], [1, 1], [2, 0], [0, 0, 0]], levels, 10)
+    draft = chosen([(0,), (1,), (2,), (0, 0), (1, 1), (2, 0), (0, 0, 0)], levels, 10)
     assert paths_of(draft) == [(7,), (8,), (7, 5), (8, 6)]
     assert np.allclose(draft.p, np.exp([-0.1, -2.0, -0.2, -1.0]))
-    assert len(chosen([[0], [1], [0, 0]], levels, 2).tokens) == 2
+    assert len(chosen([(0,), (1,), (0, 0)], levels, 2).tokens) == 2

@@ -8,7 +8,7 @@ fair, and must fail the very same test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -19,13 +19,14 @@ from loops import decode
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.messages import Stats
+from edgedec.decoding.messages import Stats, StepResult
 from edgedec.drafters import Draft, Sampled
 from edgedec.drafters.stand import Stand
 from edgedec.runtime import logits_of
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square
+from edgedec.trees.choices import Ranks, accepted_ranks, best_choices
 
 VOCAB, TOKENS, DRAWS = 4, 3, 1200
 PROMPT = [2, 0, 1]
@@ -87,6 +88,13 @@ def test_the_joint_distribution_is_kept(nodes: int, sampling: Sampling) -> None:
     assert statistic < critical
 
 
+def test_a_fixed_tree_keeps_the_joint_distribution() -> None:
+    choices: list[Ranks] = [(0,), (0, 0), (1,), (0, 0, 0), (0, 1), (1, 0)]
+    drafter = Stand(VOCAB, nodes=len(choices), k=3, verify="recursive", choices=choices)
+    statistic, critical = fit(drafter, SAMPLINGS["hot"], 700)
+    assert statistic < critical
+
+
 def without(draft: Draft, gone: Callable[[int], bool]) -> Draft:
     """A draft without some of its tokens and all after them."""
     kept: dict[int, int] = {-1: -1}
@@ -131,9 +139,22 @@ class Flat(FakeRuntime):
         return self.laws[hidden[:, 0].astype(int)]
 
 
-def tokens_per_call(verify: str, nodes: int) -> float:
-    runtime, drafter, stats = Flat(), Stand(13, nodes=nodes, k=13, verify=verify), Stats()
-    for seed in range(5):
+class Unsteady(Flat):
+    """A source whose laws also depend on all that came before: its tables know the mean only."""
+
+    def head(self, hidden):  # type: ignore[no-untyped-def]
+        return super().head(hidden) * 1.5 + FakeRuntime.head(self, hidden)  # type: ignore[no-untyped-call]
+
+
+def unsteady() -> FakeRuntime:
+    return Unsteady(spread=4.0)
+
+
+def tokens_per_call(
+    verify: str, nodes: int, choices: Sequence[Ranks] = (), source: Callable[[], FakeRuntime] = Flat, texts: int = 5
+) -> float:
+    runtime, drafter, stats = source(), Stand(13, nodes, 13, verify, choices=choices), Stats()
+    for seed in range(texts):
         if seed == 2:
             stats = Stats()  # the first two texts fill the tables
         context = Context([seed], 1, runtime.new_cache(512), rng=np.random.default_rng(seed))
@@ -147,6 +168,34 @@ def tokens_per_call(verify: str, nodes: int) -> float:
 @pytest.mark.parametrize("nodes", [2, 6])
 def test_drawn_drafts_stand_more_often(nodes: int) -> None:
     assert tokens_per_call("recursive", nodes) > 1.1 * tokens_per_call("match", nodes)
+
+
+class Counted(Stand):
+    """STAND that counts the accepted paths of ranks, as of its drawn tree."""
+
+    found: Counter[Ranks]
+
+    def observe(self, step: StepResult) -> None:
+        first = step.root + 1
+        parents = [int(parent) - first for parent in step.rows.parents[first:]]
+        self.found.update(accepted_ranks(parents, [row - 1 for row in step.path[1:]]))
+        super().observe(step)
+
+
+def test_a_tree_learned_from_data_beats_one_that_was_not() -> None:
+    """Learned as in the paper: a large tree on sample texts, of which the paths accepted most often are kept."""
+    trial = [path for depth in range(1, 5) for path in product(range(2), repeat=depth)]
+    drafter, runtime = Counted(13, len(trial), 13, "recursive", choices=trial), unsteady()
+    drafter.found = Counter()
+    for seed in range(2):
+        context = Context([seed], 1, runtime.new_cache(512), rng=np.random.default_rng(seed))
+        drafter.reset()
+        list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=100), drafter))
+    learned = best_choices(drafter.found, 6)
+    assert all(path[:-1] in ((), *learned) for path in learned)
+    wide = [(rank,) for rank in range(6)]
+    found = [tokens_per_call("recursive", 6, choices, unsteady, texts=3) for choices in (learned, wide)]
+    assert found[0] > 1.3 * found[1]
 
 
 def test_a_seed_means_one_text() -> None:
