@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgedec.bench.scaling_laws import LawPoint, fit_log
 from edgedec.bench.speculation import Bench, Task
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._models.opening import open_draft
@@ -75,13 +76,9 @@ def fit(points: Sequence[Point]) -> Law:
     """The law of at least three drafters of different sizes."""
     if len({point.parameters for point in points}) < 3:
         raise UsageError(f"bench scaling: {len(points)} drafters; a law needs three of different sizes, name more")
-    sizes = np.array([point.parameters for point in points], float)
-    found, steps = np.array([p.acceptance for p in points]), np.array([p.step for p in points])
-    b, a = np.polyfit(np.log10(sizes), found, 1)
-    d, c = np.polyfit(sizes, steps, 1)
-    spread = float(((found - found.mean()) ** 2).sum())
-    rest = float(((found - a - b * np.log10(sizes)) ** 2).sum())
-    return Law(float(a), float(b), 1 - rest / spread if spread else 1.0, float(c), float(d))
+    accepted = fit_log([LawPoint(point.parameters, point.acceptance) for point in points], "drafters")
+    d, c = np.polyfit([float(point.parameters) for point in points], [point.step for point in points], 1)
+    return Law(accepted.a, accepted.b, accepted.r2, float(c), float(d))
 
 
 def best_length(p: float, step: float, cost: Callable[[int], float]) -> tuple[int, float]:
