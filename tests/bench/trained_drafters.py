@@ -1,4 +1,4 @@
-"""Every kind of trained head on one bench: trained on nano for the same number of tokens, then run on the same prompts.
+"""Every drafter on one bench: heads trained on nano for the same number of tokens, and drafters without training.
 
     python tests/bench/trained_drafters.py build/table --jobs 8 --minutes 8.5       # 16 cores
     python tests/bench/trained_drafters.py build/table --tokens 20000 --kinds falcon,chimera,eagle3 --limit 1 --jobs 1
@@ -12,6 +12,9 @@ Columns: tokens a call with seven guesses in each call (`fixed=7`), and with as 
 share of a plain call that the drafting of those seven took; speed over plain decoding at the cost of 135 M and 1.24 B,
 both ways; bytes in the bundle. Costs are charged as by tests/bench/charged.py, and small networks by their
 multiply-adds too: a layer of the draft costs what a layer of that model costs, a readout that of 8,192 tokens.
+
+Left out: drafters that need another model (`model`, `pearl`, `hierarchy`, `nested`, `rapid`, `ead`, `block`), a long
+text (`sparse`), a constraint (`forced`) or a head that comes with a checkpoint (`eagle`, `mtp`).
 """
 
 from __future__ import annotations
@@ -48,6 +51,17 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "medusa": ("medusa", ()),
     "prompt": ("prompt", ()),
     "sec": ("sec", ()),
+}
+# Of the untrained: what drafts, with the options that it needs.
+UNTRAINED = {
+    "copy": "copy",
+    "datastore": "datastore",
+    "jacobi": "jacobi",
+    "recycling": "recycling",
+    "skip": "skip",
+    "stand": "stand",
+    "suffix": "suffix",
+    "trigram": "trigram",
 }
 SLOW = ("prompt", "lud", "chimera", "hidden-transfer", "falcon", "sec")  # begun first
 OPENINGS = (
@@ -208,17 +222,32 @@ class Table:
         args, out = self.args, self.args.folder / kind
         row: dict[str, Any] = self.rows.setdefault(kind, {})
         try:
-            row |= self.trained(kind, out)
-            files = json.loads((out / "edgedec.json").read_text())
-            row["bytes"] = _bytes(files, kind)
+            if kind in UNTRAINED:
+                bundle, drafter = "nano", self.untrained(kind)
+                row |= {"bytes": 0, "seconds": 0.0}
+            else:
+                bundle, drafter = str(out), KINDS[kind][0]
+                row |= self.trained(kind, out)
+                row["bytes"] = _bytes(json.loads((out / "edgedec.json").read_text()), kind)
             for geometry in GEOMETRIES:
-                options = [str(out), KINDS[kind][0], geometry, str(args.n), str(args.limit), args.categories]
+                options = [bundle, drafter, geometry, str(args.n), str(args.limit), args.categories]
                 row[geometry] = json.loads(self.process([sys.executable, __file__, "--measure", *options]))
         except subprocess.TimeoutExpired:
             return "the time was over"
         except subprocess.CalledProcessError as error:
             return f"failed: {str(error.stderr).strip().splitlines()[-1:]}"
         return ""
+
+    def untrained(self, kind: str) -> str:
+        """The drafter's name with its options; a datastore is built from the texts that heads are trained on."""
+        if kind != "datastore":
+            return UNTRAINED[kind]
+        store = self.args.folder / "texts.store"
+        if not store.exists():
+            self.process(
+                [sys.executable, "-m", "edgedec", "datastore", "build", str(self.args.texts), "-o", str(store)]
+            )
+        return f"datastore:path={store}"
 
     def trained(self, kind: str, out: Path) -> dict[str, Any]:
         """The report of a training, which is kept beside its bundle."""
@@ -270,11 +299,11 @@ def line(kind: str, row: dict[str, Any]) -> str:
     fixed, free = large["fixed"], large["governed"]
     lossless = all(part["identical"] for part in (fixed, free))
     speeds = " | ".join(f"{one[key]['speed']:.2f}" for one in (small, large) for key in ("fixed", "governed"))
-    accuracy = row.get("accuracy") or [0.0]
+    first = f"{row['accuracy'][0]:.0%} | {row['seconds']:.0f}" if row.get("accuracy") else "| "
     return (
         f"| `{kind}`{'' if lossless else ' (another text)'} | {fixed['tokens_per_call']:.2f} | "
         f"{free['tokens_per_call']:.2f} | {fixed['drafted_calls']:.0%} | {speeds} | {row['bytes'] / 1024:.0f} | "
-        f"{accuracy[0]:.0%} | {row['seconds']:.0f} |"
+        f"{first} |"
     )
 
 
@@ -293,7 +322,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where texts, bundles and checkpoints are kept")
     parser.add_argument("--tokens", type=int, default=128_000, help="tokens that each kind is trained on")
     parser.add_argument("--texts", type=Path, help="a file of texts; by default nano writes some")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join((*KINDS, *UNTRAINED)), help="names of KINDS and UNTRAINED")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--threads", type=int, default=2, help="of each training")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop what still trains after so many; 0: never")
@@ -302,8 +331,8 @@ def main() -> None:
     parser.add_argument("--categories", default="story,dialogue,chat")
     args = parser.parse_args()
     kinds = [kind for kind in args.kinds.split(",") if kind]
-    if unknown := set(kinds) - set(KINDS):
-        parser.error(f"--kinds: no {', '.join(sorted(unknown))}; there are: {', '.join(KINDS)}")
+    if unknown := set(kinds) - {*KINDS, *UNTRAINED}:
+        parser.error(f"--kinds: no {', '.join(sorted(unknown))}; there are: {', '.join((*KINDS, *UNTRAINED))}")
     args.folder.mkdir(parents=True, exist_ok=True)
     if args.texts is None:
         args.texts = args.folder / "texts.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_rows_of_the_paths_are_counted() -> None:
 class Mixed(FakeRuntime):
     """A runtime whose tree rows are not those of their paths."""
 
-    def forward(self, calls: list[Call]) -> list[CallResult]:  # type: ignore[override]
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         found = super().forward(calls)
         for call, result in zip(calls, found, strict=True):
             if len(call.rows) == 6 and result.logits is not None:

@@ -31,6 +31,16 @@ def test_every_kind_that_is_trained_is_on_the_bench() -> None:
     assert set(trained_drafters.SLOW) < set(trained_drafters.KINDS)
 
 
+def test_every_other_drafter_is_on_the_bench_or_named_as_left_out() -> None:
+    trained = {drafter.partition(":")[0] for drafter, _ in trained_drafters.KINDS.values()}
+    others = set(FAMILY.names()) - trained - set(trained_drafters.UNTRAINED) - {"off"}
+    assert trained_drafters.__doc__ is not None
+    left_out = trained_drafters.__doc__.partition("Left out:")[2]
+    assert {name for name in others if f"`{name}`" not in left_out} == set()
+    for drafter in trained_drafters.UNTRAINED.values():
+        FAMILY.typed(drafter, {"path": "x"} if drafter == "datastore" else {})
+
+
 def test_matrices_of_networks(tmp_path: Path) -> None:
     one, hidden = np.ones, 32
     weights = [
