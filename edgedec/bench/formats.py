@@ -22,12 +22,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FormatResult:
-    """Of one bundle. bits: stored, a weight, scales included; texts: by name; tokens_per_s: of one text at a time."""
+    """Of one bundle. bits: stored, a weight, scales included; texts: by name; tokens_per_s: of one text at a time; None
+    where it is not measured."""
 
     name: str
     bits: float
     texts: Mapping[str, Divergence]
-    tokens_per_s: float
+    tokens_per_s: float | None
 
     def to_json(self) -> dict[str, Any]:
         texts = {name: found.to_json() for name, found in self.texts.items()}
@@ -40,16 +41,20 @@ def compared(
     texts: Mapping[str, str],
     tokens: int,
     window: int,
+    bits: Mapping[str, float],
     progress: Progress = lambda *_: None,
 ) -> list[FormatResult]:
-    """The bundles by name, the first one of floats; each of the texts' first `tokens` tokens."""
+    """The bundles by name, the first one of floats; each of the texts' first `tokens` tokens. bits: of those that hold
+    as floats what another program keeps in fewer bits; their speed is not measured."""
     names = list(bundles)
     tokenizer = Tokenizer.load(bundles[names[0]].file(str(bundles[names[0]].manifest.text.tokenizer)))
     ids = {name: tokenizer.encode(text)[:tokens] for name, text in texts.items()}
-    speeds, found = step_speeds([runtimes[name] for name in names]), list[FormatResult]()
-    for i, (name, speed) in enumerate(zip(names, speeds, strict=True)):
+    own, found = [name for name in names if name not in bits], list[FormatResult]()
+    speeds = dict(zip(own, step_speeds([runtimes[name] for name in own]), strict=True))
+    for i, name in enumerate(names):
         each = {text: divergence(runtimes[name], runtimes[names[0]], read, window) for text, read in ids.items()}
-        found.append(FormatResult(name, bits_per_weight(bundles[name].manifest.tensors.values()), each, speed))
+        stored = bits.get(name) or bits_per_weight(bundles[name].manifest.tensors.values())
+        found.append(FormatResult(name, stored, each, speeds.get(name)))
         progress(i + 1, len(names))
     return found
 

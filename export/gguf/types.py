@@ -64,3 +64,15 @@ SUGGESTED: dict[str, WeightFormat] = {
     **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), "int4"),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "int8"),
 }
+# Types that `bench formats` has beside ours: those that are written and read, and llama.cpp's of fewer bits.
+PEER_TYPES = {
+    kind.name: kind
+    for kind in (
+        *(one for one in READABLE if one.block > 1),
+        GgmlType(16, "IQ2_XXS", SUPER, 2 + 64),
+        GgmlType(17, "IQ2_XS", SUPER, 2 + 64 + 8),
+        GgmlType(22, "IQ2_S", SUPER, 2 + 64 + 8 + 8),
+        GgmlType(18, "IQ3_XXS", SUPER, 2 + 96),
+        GgmlType(21, "IQ3_S", SUPER, 2 + 64 + 8 + 32 + 4),
+    )
+}

@@ -113,6 +113,24 @@ def test_quantize_inspect_and_eval_kl(place: Path, tmp_path: Path) -> None:
     assert f"KL {found['kl']:.4f} nats a token" in run(*words).output
 
 
+def test_list_shows_bits_passes_and_divergence(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    made = tmp_path / "kind" / "low"
+    words = ["export", str(place / "c"), "-o", str(made), "--weights", "int3", "--passes", "gptq:sweeps=0"]
+    assert run(*words, "--calibrate", str(place / "notes.txt")).exit_code == 0
+    broken = tmp_path / "kind" / "other"
+    broken.mkdir()
+    (broken / "edgedec.json").write_text("{}", "utf-8")
+    low, other = json.loads(run("list", "--json").output)
+    facts = json.loads(run("inspect", str(made), "--json").output)
+    assert 3.5 < low["bits_per_weight"] == facts["bits_per_weight"] < 5
+    assert (low["passes"], low["kl"]) == ("gptq:sweeps=0", facts["parity"]["kl"]["f32"])
+    assert low["kl"] > 0
+    assert [other[key] for key in ("bits_per_weight", "passes", "kl")] == [None] * 3
+    line = next(line for line in run("list").output.splitlines() if "low" in line)
+    assert line.split()[-3:] == [f"{low['bits_per_weight']:.2f}", "gptq:sweeps=0", f"{low['kl']:.4f}"]
+
+
 def test_bench_formats(place: Path) -> None:
     words = ["bench", "formats", str(place / "c"), "--text", str(place / "one.txt"), "--text", str(place / "two.txt")]
     words += ["--type", "int8", "--type", "int3", "--type", "int3=gptq", "--limit", "80"]

@@ -33,7 +33,8 @@ def formats(
             "--type",
             metavar="WEIGHTS=PASSES",
             show_default=False,
-            help="A format of the layers' matrices, and passes (default: 8 to 2 bits, with GPTQ and without).",
+            help="A format of the layers' matrices, and passes (default: 8 to 2 bits, with GPTQ and without); or a "
+            "type of llama.cpp: Q3_K, Q3_K=imatrix.",
         ),
     ] = None,
     head: Annotated[o.Weights | None, typer.Option(help="Format of head and embedding; as the matrices.")] = None,
@@ -49,12 +50,14 @@ def formats(
     """Measure what weight formats and passes cost in quality.
 
     The model is exported in each format and compared with its floats: KL divergence (mean and 99th percentile), equal
-    likeliest tokens, perplexity, tokens a second. A text that was calibrated on is refused.
+    likeliest tokens, perplexity, tokens a second. A text that was calibrated on is refused. Types of llama.cpp are
+    rounded by its own library and run as floats, so their speed is not shown.
 
     \b
     Examples:
       edgedec bench formats ./SmolLM2-135M --text wiki.txt --text code.txt
       edgedec bench formats nano --text stories.txt --type int4 --type int4=awq+gptq --calibrate other.txt
+      edgedec bench formats nano --text stories.txt --head int8 --type int3=gptq --type Q3_K --calibrate other.txt
     """
     from edgedec.bench.formats import compared
     from edgedec.runtime import RuntimeOptions, choose_runtime, open_runtime
@@ -69,7 +72,8 @@ def formats(
             for name, bundle in bundles.items()
         }
         window = min(512, bundles[FLOATS].spec.context_length)
-        found = compared(bundles, runtimes, texts, limit, window, partial(show, "formats"))
+        bits = {name: of for name in types or () if (of := _peer_bits(bundles[FLOATS], name, settings["head"]))}
+        found = compared(bundles, runtimes, texts, limit, window, bits, partial(show, "formats"))
     report = {"model": checkpoint, "limit": limit, "window": window, "formats": [row.to_json() for row in found]}
     print_json(report) if json else _show(found)
 
@@ -94,9 +98,44 @@ def _made(checkpoint: str, name: str, folder: Path, settings: dict[str, Any], sh
     exporter = export_module("exporter", "bench formats")
     source = str(find(checkpoint)) if checkpoint in BUNDLED else checkpoint
     chosen = settings if name != FLOATS else {}
+    if is_peer(weights):
+        chosen = {"calibrate": settings["calibrate"]}
+        weights, passes = FLOATS, peer_pass(weights, passes, settings["head"])
     options = exporter.ExportOptions(weights=weights, passes=passes, check=False, runtimes=(), **chosen)
     made: Bundle = exporter.export(source, folder / name.replace("=", "-").replace(":", "-"), options, show)
     return made
+
+
+def is_peer(weights: str) -> bool:
+    """Whether it names a type of llama.cpp and not a format of bundles."""
+    return weights[:1].isupper()
+
+
+def peer_pass(weights: str, passes: str, head: str | None) -> str:
+    """The pass that makes floats of what a type of llama.cpp keeps.
+
+    >>> peer_pass("Q3_K", "imatrix", "int8")
+    'ggml:matrices=Q3_K,ends=Q8_0,imatrix=true'
+    """
+    if passes not in ("", "imatrix"):
+        raise typer.BadParameter(f"--type {weights}={passes}: a type of llama.cpp takes no passes but imatrix")
+    weighed = ",imatrix=true" if passes else ""
+    return f"ggml:matrices={weights}{_peer_head(head)}{weighed}"
+
+
+def _peer_head(head: str | None) -> str:
+    return {"int8": ",ends=Q8_0", "int4": ",ends=Q4_0"}.get(head or "", "")
+
+
+def _peer_bits(floats: Bundle, name: str, head: str | None) -> float | None:
+    """What a type of llama.cpp stores, in bits a weight; None for a format of bundles."""
+    weights = name.partition("=")[0]
+    if not is_peer(weights):
+        return None
+    found: float = export_module("passes.ggml", "bench formats").stored_bits(
+        floats.spec, weights, _peer_head(head).removeprefix(",ends=")
+    )
+    return found
 
 
 def _show(found: list[FormatResult]) -> None:
@@ -105,6 +144,7 @@ def _show(found: list[FormatResult]) -> None:
         for row in found:
             on = row.texts[text]
             figures = f"{on.perplexity:.3f}", f"{on.kl:.4f}", f"{on.kl_99:.3f}", f"{on.top1:.1%}"
-            rows.append((row.name, f"{row.bits:.2f}", *figures, f"{row.tokens_per_s:.0f}"))
+            speed = "" if row.tokens_per_s is None else f"{row.tokens_per_s:.0f}"
+            rows.append((row.name, f"{row.bits:.2f}", *figures, speed))
         header = ("weights", "bits", "perplexity", "KL", "KL 99%", "same top token", "tokens/s")
         print_table(rows, header, f"{text}, {found[0].texts[text].tokens} tokens")
