@@ -11,7 +11,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from edgedec.bundle.integers import is_integer, low_bits
 from edgedec.bundle.manifest import LANES, Tensor
+from edgedec.export.low_bits import codes_of, nibbles_of
 
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
@@ -102,12 +104,12 @@ class Graph:
         """x [1, rows, in] times the matrix `name` (out, in), in whatever format it is stored."""
         tensor = self.tensors[name]
         n, k = tensor.shape
-        if tensor.format in ("int4", "int8"):
+        if is_integer(tensor.format):
             zeros = self._zeros(name) if tensor.zeros else ""
             inputs = [x, self._stored(name), self._scales(name), zeros, "", (bias and self.vector(bias)) or ""]
             while not inputs[-1]:
                 inputs.pop()
-            bits = 4 if tensor.format == "int4" else 8
+            bits = 8 if tensor.format == "int8" else 4
             y = self.node(
                 "MatMulNBits",
                 inputs,
@@ -125,14 +127,15 @@ class Graph:
     def lookup(self, ids: str, name: str) -> str:
         """Rows `ids` of the matrix `name`, as f32."""
         tensor = self.tensors[name]
-        if tensor.format not in ("int4", "int8"):
+        if not is_integer(tensor.format):
             rows = self.node("Gather", [self._raw(name), ids])
             return rows if tensor.format == "f32" else self.node("Cast", [rows], to=FLOAT)
         if tensor.layout == "interleave16":
             return self._picked(ids, name)
-        bits = 4 if tensor.format == "int4" else 8
-        shape = (tensor.shape[0], tensor.blocks * tensor.block * bits // 8)
-        data = self.external(f"{name}.rows", UINT8, shape, tensor.data)
+        bits = 8 if tensor.format == "int8" else 4
+        data = self.external(f"{name}.rows", UINT8, (tensor.shape[0], tensor.blocks * tensor.block_bytes), tensor.data)
+        if low_bits([tensor.format]):
+            data = self.reshaped(nibbles_of(self, data, tensor), [tensor.shape[0], -1])
         rows = self.node(
             "GatherBlockQuantized",
             [data, ids, self._scales(name)],
@@ -151,9 +154,11 @@ class Graph:
         group, lane = self.node("Div", [ids, lanes]), self.node("Mod", [ids, lanes])
         lane = self.reshaped(lane, [0, 0, 1])
         data = self._lane(self._packed(name), group, lane, (0, 1, 3, 2, 4))
-        if tensor.format == "int4":
+        if low_bits([tensor.format]):
+            data = codes_of(self, self.reshaped(data, [0, 0, -1]), tensor)
+        elif tensor.format == "int4":
             data = self._nibbles(data)
-        zero = self.constant(np.array(8 if tensor.format == "int4" else 128, np.float32))
+        zero = self.constant(np.array(128 if tensor.format == "int8" else 8, np.float32))
         q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
         packed = self._packed_halves(name, "scales")
         if self.no_halves:
@@ -212,8 +217,10 @@ class Graph:
         """The weights operand of MatMulNBits: uint8 [out, blocks, bytes of a block]."""
         tensor = self.tensors[name]
         if tensor.layout == "interleave16":
-            return self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
-        return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
+            data = self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
+        else:
+            data = self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
+        return nibbles_of(self, data, tensor) if low_bits([tensor.format]) else data
 
     def _scales(self, name: str) -> str:
         return self._halves(name, "scales")

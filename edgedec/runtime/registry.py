@@ -139,9 +139,9 @@ def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
         return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
     tensors, facts = bundle.manifest.tensors.values(), RUNTIMES.facts(name)
     if (found := low_bits(tensor.format for tensor in tensors)) and not facts.low_bits:
-        return f"reads no {found} weights; native and reference do"
+        return f"reads no {found} weights; native, reference and ort do"
     if not facts.offsets and any(tensor.offsets for tensor in tensors):
-        return "reads no weights with offsets, as of GGUF's K types; native and reference do, or export with --weights"
+        return "reads no weights with offsets, as of GGUF's K types; native, reference and ort do (or --weights int4)"
     reason: str | None = RUNTIMES.file(name).unavailable_reason(bundle, device)
     return reason
 

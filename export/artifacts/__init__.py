@@ -34,10 +34,15 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class ArtifactFacts:
     """What a file of this folder declares. on_request: its artifact is made only where it is named; by_machine: its
-    artifacts are for a kind of machine each."""
+    artifacts are for a kind of machine each; low_bits: whether it can be made of int3 and int2."""
 
     on_request: bool = False
     by_machine: bool = False
+    low_bits: bool = False
+
+    @property
+    def usual(self) -> bool:
+        return not self.on_request and not self.by_machine
 
 
 FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts)
@@ -110,17 +115,15 @@ def choose(
     spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ", formats: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files. formats: of
-    its matrices; no files are made of int3 and int2.
+    its matrices; few files can be made of int3 and int2.
 
     UsageError for a runtime that does not exist or cannot run the model.
     """
     if spec.opaque:
         raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
     low = low_bits(formats)
-    if wanted is None and low:
-        return ()
     if wanted is None:
-        usual = [name for name in FAMILY.names() if _facts(name) == ArtifactFacts()]
+        usual = [name for name in FAMILY.names() if _facts(name).usual and not (low and not _facts(name).low_bits)]
         return tuple(name for name in usual if _maker(name).reason(spec) is None)
     wanted = set(wanted)
     if any(name.startswith("qnn:") for name in wanted):
@@ -130,8 +133,8 @@ def choose(
         if name not in made and not _is_runtime(name):
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(_known())}")
         reason = _maker(name).reason(spec) if name in made else None
-        if name in made and low:
-            raise UsageError(f"{flag}{name}: reads no {low} weights; native and reference do, and need no files")
+        if name in made and low and not _facts(name.partition(":")[0]).low_bits:
+            raise UsageError(f"{flag}{name}: reads no {low} weights; native, reference and ort do")
         if reason is not None:
             raise UsageError(f"{flag}{name}: cannot run this {spec.architecture}: {reason}")
     return tuple(made)

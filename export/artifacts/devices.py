@@ -15,7 +15,7 @@ from edgedec.storage.serde import to_json
 # The limit of weights per part of the stack: NPU compilers and contexts are limited to 2 GB.
 MOST = 1500 << 20
 # Made on request only, because the graphs double a bundle's files.
-FACTS = ArtifactFacts(on_request=True)
+FACTS = ArtifactFacts(on_request=True, low_bits=True)
 
 
 def reason(spec: ModelSpec) -> str | None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.bundle.manifest import Artifact, Text
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.onnx import whole_model_reason, write_whole_model
 from edgedec.spec import ModelSpec
 
+FACTS = ArtifactFacts(low_bits=True)
 CONFIG = "genai_config.json"
 _GREEDY = {
     "do_sample": False,

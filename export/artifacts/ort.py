@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle.manifest import Artifact
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.onnx import unsupported, whole_model_reason, write_blocks, write_ends, write_whole_model
 from edgedec.runtimes.ort import KINDS
 from edgedec.runtimes.ort.graphs import Graphs
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
+
+FACTS = ArtifactFacts(low_bits=True)
 
 
 def reason(spec: ModelSpec) -> str | None:

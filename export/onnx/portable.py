@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
+from edgedec.bundle.integers import is_integer
 from edgedec.export.graph import FLOAT, Graph
 from edgedec.export.layout import Layout
 from edgedec.export.onnx import portable_attention
@@ -25,7 +26,7 @@ class PortableGraph(Graph):
 
     def linear(self, x: str, name: str, bias: str | None = None) -> str:
         """x [1, rows, in] times the matrix `name` (out, in), in whatever format it is stored."""
-        if self.tensors[name].format in ("int4", "int8"):
+        if is_integer(self.tensors[name].format):
             return self._plus(super().linear(x, name), bias)
         matrix = f"{name}.turned"
         if not any(matrix in node.output for node in self._nodes):

@@ -13,12 +13,16 @@ from bundles import ODD, random_weights, write_bundle
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import MANIFEST, WITH_ENCODERS
+from edgedec.bundle.manifest import MANIFEST, WITH_ENCODERS, Text
 from edgedec.errors import BundleCorrupt, RuntimeUnavailable, UsageError
 from edgedec.export.amend import add_artifact
 from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.quantize import codes_of, packed_codes, quantize
+from edgedec.export.weights import Kept
+from edgedec.export.writer import BundleWriter, Contents
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime, unavailable_reason
+from edgedec.testing.conformance.models import MODELS
 
 LOW = ["int3", "int2"]
 needs_native = pytest.mark.skipif(why_not() is not None, reason="no native engine here")
@@ -54,6 +58,65 @@ def test_native_reads_what_reference_reads(name: str, fmt: str, layout: str, tmp
         assert np.concatenate(parts).tobytes() == found.tobytes()
 
 
+def written(folder: Path, spec: Any, fmt: Any, layout: Any, as_int4: bool, files: str = "ort") -> Bundle:
+    """A bundle with graphs; its matrices rounded to `fmt` and stored so, or the same values in int4."""
+    folder.mkdir()
+    stored, read = ("int4" if as_int4 else fmt), random_weights(spec, 1)
+
+    def kept(values: Any) -> Kept:
+        data, scales = quantize(values, fmt, 32)
+        codes = codes_of(data, fmt, values.shape[1])
+        fours = packed_codes(codes + 4 if fmt == "int3" else 2 * codes + 5, "int4", 32) if as_int4 else data
+        return Kept(stored, 32, lambda start, stop: (fours[start:stop], scales[start:stop], None))
+
+    def fill(add: Any) -> Any:
+        for name in spec.tensors():
+            values = read(name)
+            add(
+                name, lambda start, stop, held=values: held[start:stop], kept(values) if name in spec.matrices else None
+            )
+        return {}
+
+    formats: Any = dict.fromkeys(("body", "head", "embed"), stored)
+    contents = Contents(folder.name, spec, Text(None), formats, 32, ("f32",), layout, runtimes=(files,))
+    BundleWriter(folder, contents).write(fill)
+    return Bundle.open(folder)
+
+
+@pytest.mark.parametrize("fmt", LOW)
+@pytest.mark.parametrize(
+    ("name", "layout"), [("options", "interleave16"), ("options", "rows"), ("experts", "interleave16")]
+)
+def test_onnx_runtime_gives_what_it_gives_for_the_same_values_in_int4(
+    name: str, fmt: str, layout: str, tmp_path: Path
+) -> None:
+    """To the byte: the planes become codes of int4 when a graph is loaded."""
+    spec = MODELS[name]
+    low, same = (written(tmp_path / str(four), spec, fmt, layout, four) for four in (False, True))
+    assert {t.format for n, t in low.manifest.tensors.items() if n in spec.matrices} == {fmt}
+    assert {t.format for n, t in same.manifest.tensors.items() if n in spec.matrices} == {"int4"}
+    ids = np.random.default_rng(2).integers(0, spec.vocab_size, 19)
+    found, expected = (logits(open_runtime("ort", one, RuntimeOptions(threads=1)), ids) for one in (low, same))
+    assert found.tobytes() == expected.tobytes()
+    reference = logits(open_runtime("reference", low), ids)
+    assert np.median(np.abs(found - reference)) <= 0.05 * np.abs(reference).max()  # but where other experts are picked
+
+
+@pytest.mark.parametrize("fmt", LOW)
+def test_graphs_for_devices_hold_the_same_products(fmt: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    found = []
+    for four in (False, True):
+        bundle = written(tmp_path / str(four), MODELS["plain"], fmt, "interleave16", four, "devices")
+        graph = onnxruntime.InferenceSession(bundle.path / "device_head.onnx", providers=["CPUExecutionProvider"])
+        (given,) = graph.get_inputs()
+        states = np.random.default_rng(0).standard_normal((1, 3, bundle.spec.hidden_size)).astype(np.float32)
+        found.append(graph.run(None, {given.name: states})[0])
+    assert found[0].std() > 0
+    assert found[0].tobytes() == found[1].tobytes()
+
+
 @pytest.mark.parametrize("fmt", LOW)
 def test_both_layouts_hold_the_same_weights(fmt: str, tmp_path: Path) -> None:
     spec = ODD["plain"]
@@ -84,20 +147,21 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_manifest_has_the_version_that_holds_it(exported: Path) -> None:
     bundle = Bundle.open(exported)
     assert bundle.manifest.version == WITH_ENCODERS == 8
-    assert not bundle.manifest.artifacts  # no runtime with files reads it
+    assert set(bundle.manifest.artifacts) == {"genai", "ort"}
 
 
 def test_who_reads_none_says_so(exported: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(exported)
-    for name in ("ort", "cuda", "opencl", "tvm"):
-        assert unavailable_reason(name, bundle) == "reads no int3 weights; native and reference do"
+    for name in ("cuda", "opencl", "tvm"):
+        assert unavailable_reason(name, bundle) == "reads no int3 weights; native, reference and ort do"
     assert unavailable_reason("reference", bundle) is None
-    with pytest.raises(RuntimeUnavailable, match="engine ort: reads no int3 weights"):
-        edgedec.open(exported, engine="ort")
-    with pytest.raises(UsageError, match="runtime ort: reads no int3 weights"):
-        add_artifact(exported, "ort")
-    with pytest.raises(UsageError, match="--for ort: reads no int2 weights"):
-        export(str(tiny_checkpoint), tmp_path / "b", ExportOptions(weights="int2", runtimes=("ort",), check=False))
+    assert unavailable_reason("ort", bundle) is None
+    with pytest.raises(RuntimeUnavailable, match="engine opencl: reads no int3 weights"):
+        edgedec.open(exported, engine="opencl")
+    with pytest.raises(UsageError, match="runtime web: reads no int3 weights"):
+        add_artifact(exported, "web")
+    with pytest.raises(UsageError, match="--for web: reads no int2 weights"):
+        export(str(tiny_checkpoint), tmp_path / "b", ExportOptions(weights="int2", runtimes=("web",), check=False))
     assert not (tmp_path / "b").exists()
 
 

@@ -1,0 +1,79 @@
+"""Weights of int3 and int2 as ONNX nodes: their bit planes become the codes of int4 with the same values.
+
+ONNX Runtime multiplies by 4 bits what is stored in fewer. The operands are constants, so it makes them once, when it
+loads a graph: a bundle of int2 is small on the disk and takes the memory of int4. How the planes lie in bytes is
+written in `bundle/integers.py`; the codes c of int4 stand for (c - 8) * scale, so
+
+    int3  (q - 4) * scale    c = q + 4    its low two bits, then 8 if the high bit is set, else 4
+    int2  (2 q - 3) * scale  c = 2 q + 5  its low bit times 2, plus 8 if the high bit is set, else 4, plus 1
+
+and both take nothing but operations on bits, which every engine has for bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from edgedec.bundle.manifest import Tensor
+
+_TOGETHER = 32
+
+
+class Nodes(Protocol):
+    """What is used of a graph."""
+
+    def node(self, op: str, inputs: Sequence[str], **attributes: object) -> str: ...
+    def constant(self, array: np.typing.NDArray[np.generic]) -> str: ...
+    def reshaped(self, x: str, shape: Sequence[int]) -> str: ...
+    def split(self, x: str, sizes: Sequence[int]) -> list[str]: ...
+
+
+def nibbles_of(g: Nodes, data: str, tensor: Tensor) -> str:
+    """data uint8 [out, ...] of all rows as stored -> [out, blocks, block / 2], two codes of int4 in a byte, the first
+    in its low nibble."""
+    pairs = g.reshaped(codes_of(g, data, tensor), [tensor.shape[0], tensor.blocks, -1, 2])
+    low, high = g.split(pairs, [1, 1])
+    both = g.node("BitwiseOr", [low, _shifted(g, high, 4, "LEFT")])
+    return g.reshaped(both, [tensor.shape[0], tensor.blocks, -1])
+
+
+def codes_of(g: Nodes, data: str, tensor: Tensor) -> str:
+    """data uint8 [a, b, ...] as stored -> codes of int4 [a, b, codes], one a byte. What comes after a and b is the
+    bytes of whole groups of 32 codes."""
+    groups = g.reshaped(data, [0, 0, -1, tensor.block_bytes * _TOGETHER // tensor.block])
+    if tensor.format == "int2":
+        q = _plane(g, groups, 2)
+        low, high = _masked(g, q, 1), _masked(g, q, 2)
+        ends = g.node("BitwiseOr", [_shifted(g, low, 1, "LEFT"), g.constant(np.array(1, np.uint8))])
+        return g.reshaped(g.node("BitwiseOr", [ends, _sign(g, high, 2)]), [0, 0, -1])
+    twos, ones = g.split(groups, [8, 4])
+    low, high = _plane(g, twos, 2), _plane(g, ones, 1)
+    return g.reshaped(g.node("BitwiseOr", [low, _sign(g, high, 1)]), [0, 0, -1])
+
+
+def _sign(g: Nodes, bit: str, value: int) -> str:
+    """8 where a bit of this value is set, 4 where not."""
+    inverse = g.node("BitwiseXor", [bit, g.constant(np.array(value, np.uint8))])
+    one = value.bit_length()  # 1 for the lowest bit
+    return g.node("BitwiseOr", [_shifted(g, bit, 4 - one, "LEFT"), _shifted(g, inverse, 3 - one, "LEFT")])
+
+
+def _plane(g: Nodes, data: str, width: int) -> str:
+    """Words of a plane, uint8 [a, b, groups, bytes] -> numbers of `width` bits [a, b, groups, 32]."""
+    count = 8 // width
+    # A word has `count` numbers a byte: the lowest bits of its four bytes come first.
+    words = g.reshaped(data, [0, 0, -1, 1, 4])
+    shifts = g.constant(np.arange(0, 8, width, dtype=np.uint8).reshape(count, 1))
+    numbers = _masked(g, g.node("BitShift", [words, shifts], direction="RIGHT"), (1 << width) - 1)
+    return g.reshaped(numbers, [0, 0, -1, _TOGETHER])
+
+
+def _masked(g: Nodes, x: str, bits: int) -> str:
+    return g.node("BitwiseAnd", [x, g.constant(np.array(bits, np.uint8))])
+
+
+def _shifted(g: Nodes, x: str, by: int, direction: str) -> str:
+    return g.node("BitShift", [x, g.constant(np.array(by, np.uint8))], direction=direction) if by else x
