@@ -13,9 +13,10 @@ and both take nothing but operations on bits, which every engine has for bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.bundle.manifest import Tensor
 
@@ -25,8 +26,8 @@ _TOGETHER = 32
 class Nodes(Protocol):
     """What is used of a graph."""
 
-    def node(self, op: str, inputs: Sequence[str], **attributes: object) -> str: ...
-    def constant(self, array: np.typing.NDArray[np.generic]) -> str: ...
+    def node(self, op: str, inputs: Sequence[str], **attributes: Any) -> str: ...
+    def constant(self, array: NDArray[Any]) -> str: ...
     def reshaped(self, x: str, shape: Sequence[int]) -> str: ...
     def split(self, x: str, sizes: Sequence[int]) -> list[str]: ...
 

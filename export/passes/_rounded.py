@@ -55,6 +55,10 @@ class RoundedStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def inside(self, name: str) -> RoundedStore:
+        """Another store, which goes when this one does."""
+        return RoundedStore(self._folder / name)
+
     def get(self, name: str, fmt: Format, block: int) -> Rounded | None:
         """A matrix that is there already."""
         path = self._folder / f"{name}.{fmt}"

@@ -1,9 +1,9 @@
 """Bits where they matter: each matrix gets its own format, so that the whole has at most so many bits a weight.
 
 What a format costs a matrix is measured one matrix at a time: the KL divergence of the model with this matrix alone
-rounded to nearest, on calibration text. The choice is the integer program min sum(cost), sum(bytes) <= budget, solved
-by dynamic programming. That costs add up is an assumption; a plain one, and what the released allocators make too
-(MC-MoE, LQ-LoRA).
+rounded (to nearest, or by GPTQ), on calibration text. The choice is the integer program min sum(cost), sum(bytes) <=
+budget, solved by dynamic programming. That costs add up is an assumption; a plain one, and what the released
+allocators make too (MC-MoE, LQ-LoRA).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from edgedec.bundle.integers import BITS, Integers, is_integer
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassFacts, PassModel
 from edgedec.export.passes._knapsack import choose
+from edgedec.export.passes._levels import By, Levels
 from edgedec.export.passes._statistics import CalibrationRun, Statistics
 from edgedec.export.quantize import codes_of, from_codes, quantize
 from edgedec.plugins import Opt
@@ -31,12 +32,18 @@ def make(
     bits: Annotated[float, Opt("Bits a weight of the layers' matrices, scales included, at most.", above=2, high=8.5)],
     formats: Annotated[tuple[str, ...], Opt("Formats to choose from; all integers by default.")] = (),
     tokens: Annotated[int, Opt("Tokens that each choice is measured on.", 16)] = 1024,
+    by: Annotated[By, Opt("How the matrices that are measured are rounded.")] = "nearest",
 ) -> Allocate:
+    return Allocate(host, bits, known_formats(formats, "allocate"), tokens, by)
+
+
+def known_formats(formats: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The formats to choose from, the fewest bits first; all integers for none."""
     known = tuple(fmt for fmt in get_args(Integers) if fmt in WEIGHT_FORMATS)
     wrong = [fmt for fmt in formats if fmt not in known]
     if wrong:
-        raise UsageError(f"--passes allocate: formats={wrong[0]}: must be of {', '.join(known)}")
-    return Allocate(host, bits, formats or known, tokens)
+        raise UsageError(f"--passes {name}: formats={wrong[0]}: must be of {', '.join(known)}")
+    return tuple(sorted(formats or known, key=BITS.__getitem__))
 
 
 @dataclass(frozen=True)
@@ -47,25 +54,37 @@ class Allocate:
     bits: float
     formats: tuple[str, ...]
     tokens: int
+    by: By
 
     def __call__(self, model: PassModel, statistics: Statistics) -> PassModel:
-        names, shapes = self._names(model), model.spec.tensors()
-        sizes = [[stored_bytes(shapes[name], fmt, self.host.block) for fmt in self.formats] for name in names]
-        budget = int(self.bits * sum(shapes[name][0] * shapes[name][1] for name in names) / 8)
-        if sum(map(min, sizes)) > budget:
-            least = min(self.formats, key=BITS.__getitem__)
-            raise UsageError(f"--passes allocate: bits={self.bits:g}: {least} in blocks of {self.host.block} has more")
-        picked = choose(self._costs(model, statistics, names), sizes, budget)
+        names = self.names(model)
+        levels = Levels(self.host, model, self.formats, self.by).make(names, statistics)
+        picked = self.choice(model, statistics, names, levels)
         own = {name: self.formats[j] for name, j in zip(names, picked, strict=True)}
         return replace(model, formats={**model.formats, **own})  # type: ignore[dict-item]
 
-    def _names(self, model: PassModel) -> list[str]:
+    def choice(self, model: PassModel, statistics: Statistics, names: list[str], levels: Levels) -> list[int]:
+        """The place of each matrix's format in `formats`."""
+        sizes, budget = self.sizes(model, names)
+        return choose(self._costs(model, statistics, names, levels), sizes, budget)
+
+    def sizes(self, model: PassModel, names: list[str]) -> tuple[list[list[int]], int]:
+        """Bytes of each matrix in each format, and how many there may be."""
+        shapes = model.spec.tensors()
+        sizes = [[stored_bytes(shapes[name], fmt, self.host.block) for fmt in self.formats] for name in names]
+        budget = int(self.bits * sum(shapes[name][0] * shapes[name][1] for name in names) / 8)
+        if sum(map(min, sizes)) > budget:
+            least = self.formats[0]
+            raise UsageError(f"--passes: bits={self.bits:g}: {least} in blocks of {self.host.block} has more")
+        return sizes, budget
+
+    def names(self, model: PassModel) -> list[str]:
         """The layers' matrices that are rounded and whose format is open."""
         spec = model.spec
         inner = sorted(spec.matrices - {"embed", "head"} - self.host.fixed - set(model.rounded))
         return [name for name in inner if is_integer(self.host.format_of(model, name))]
 
-    def _costs(self, model: PassModel, statistics: Statistics, names: list[str]) -> list[list[float]]:
+    def _costs(self, model: PassModel, statistics: Statistics, names: list[str], levels: Levels) -> list[list[float]]:
         """The KL divergence of each choice, of `tokens` tokens."""
         swapped = dict[str, Array]()
 
@@ -80,10 +99,10 @@ class Allocate:
             plain.advance(b)
         floats, found = _probabilities(plain, len(texts.texts)), list[list[float]]()
         for i, name in enumerate(names):
-            first, weights = int(name.split(".")[1]), model.read(name, 0, spec.tensors()[name][0])
+            first = int(name.split(".")[1])
             found.append([])
             for fmt in self.formats:
-                swapped[name] = rounded(weights, fmt, self.host.block)
+                swapped[name] = levels.get(name, fmt)
                 run.resume(states[first])
                 for b in range(first, spec.n_blocks):
                     run.advance(b)

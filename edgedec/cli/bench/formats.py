@@ -64,7 +64,8 @@ def formats(
 
     check_texts(text, calibrate)
     texts = {path.name: o.read_text(path) for path in text}
-    settings = {"head": head and head.value, "embed": head and head.value, "block": block, "calibrate": calibrate}
+    ends = None if head is None else head.value
+    settings = {"head": ends, "embed": ends, "block": block, "calibrate": calibrate}
     with TemporaryDirectory(prefix="edgedec-formats-") as folder, progress_bar(quiet=json) as show:
         bundles = {name: _made(checkpoint, name, Path(folder), settings, show) for name in [FLOATS, *(types or TYPES)]}
         runtimes = {
@@ -72,7 +73,7 @@ def formats(
             for name, bundle in bundles.items()
         }
         window = min(512, bundles[FLOATS].spec.context_length)
-        bits = {name: of for name in types or () if (of := _peer_bits(bundles[FLOATS], name, settings["head"]))}
+        bits = {name: of for name in types or () if (of := _peer_bits(bundles[FLOATS], name, ends))}
         found = compared(bundles, runtimes, texts, limit, window, bits, partial(show, "formats"))
     report = {"model": checkpoint, "limit": limit, "window": window, "formats": [row.to_json() for row in found]}
     print_json(report) if json else _show(found)
