@@ -14,10 +14,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from edgedec.errors import UsageError
+from edgedec.export.adam8 import MOMENTS, SCALES
 from edgedec.export.exits_data import Place
 from edgedec.storage.files import replacing
 
-_ADAM, _MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+_PARTS = (*MOMENTS, *SCALES, "momentum_buffer")
 
 
 class Checkpointed:
@@ -38,7 +39,7 @@ class Checkpointed:
         """Write a checkpoint of the training that `key` names."""
         tensors = {f"w.{name}": w.detach().cpu().clone() for name, w in self.weights.items()}
         for name, w in self.weights.items():
-            kept = {part: value for part, value in self._state(w).items() if part in _ADAM + _MUON}
+            kept = {part: value for part, value in self._state(w).items() if part in _PARTS}
             tensors |= {f"{part}.{name}": value.cpu() for part, value in kept.items()}
         facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.place)}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,9 +62,9 @@ class Checkpointed:
     def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
         for name, w in self.weights.items():
             w.data.copy_(file.get_tensor(f"w.{name}"))
-            kept = next((parts for parts in (_ADAM, _MUON) if f"{parts[0]}.{name}" in names), ())
+            kept = [part for part in _PARTS if f"{part}.{name}" in names]
             self._state(w).update({part: file.get_tensor(f"{part}.{name}").to(w.device) for part in kept})
-            if kept == _ADAM:
+            if MOMENTS[0] in kept:
                 self._state(w)["step"] = torch.tensor(float(facts["steps"]))
         self.steps, self.spent = facts["steps"], facts["spent"]
         found, place = Place(**facts["place"]), self.place

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
+from edgedec.export.adam8 import Adam8
 from edgedec.export.checkpointing import Checkpointed
 from edgedec.export.exits_data import Encode, Place, TokenStream
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
@@ -108,7 +109,7 @@ class Distiller(Checkpointed):
         }
         inner, outer = ([w for name, w in self.weights.items() if inside[name] is kind] for kind in (True, False))
         found: list[Any] = [torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)] if inner else []
-        found += [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)] if outer else []
+        found += [Adam8(outer, lr=rate, betas=(0.9, 0.95))] if outer else []
         for group in (group for one in found for group in one.param_groups):
             group["highest"] = group["lr"]
         return found

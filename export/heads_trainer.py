@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
+from edgedec.export.adam8 import MOMENTS, SCALES, Adam8
 from edgedec.export.heads import Arrays, Facts
 from edgedec.export.heads_data import Data, most_said
 from edgedec.models.heads import HeadArchitecture, architecture
@@ -106,7 +107,7 @@ class HeadTrainer:
             {"params": [w], "lr": 1.0, "pace": size if name.endswith("down") else 1.0}
             for name, w in self.weights.items()
         ]
-        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.98))
+        self.optimizer = Adam8(groups, betas=(0.9, 0.98))
         self.steps, self.spent = 0, 0.0
 
     def _split(self, depth: int) -> None:
@@ -184,7 +185,7 @@ class HeadTrainer:
         tensors = {f"w.{name}": w.detach().clone() for name, w in self.weights.items()}
         for name, w in self.weights.items():
             state = self.optimizer.state.get(w, {})
-            tensors |= {f"{part}.{name}": state[part].clone() for part in ("exp_avg", "exp_avg_sq") if part in state}
+            tensors |= {f"{part}.{name}": state[part].clone() for part in (*MOMENTS, *SCALES) if part in state}
         facts = json.dumps({"key": key, "steps": self.steps, "spent": self.spent})
         with replacing(path) as file:
             file.write(save(tensors, {"facts": facts}))
@@ -204,9 +205,7 @@ class HeadTrainer:
         for name, w in self.weights.items():
             w.data.copy_(tensors[f"w.{name}"])
             if f"exp_avg.{name}" in tensors:
-                self.optimizer.state[w] = {
-                    "step": torch.tensor(float(facts["steps"])),
-                    "exp_avg": tensors[f"exp_avg.{name}"],
-                    "exp_avg_sq": tensors[f"exp_avg_sq.{name}"],
-                }
+                parts = [part for part in (*MOMENTS, *SCALES) if f"{part}.{name}" in tensors]
+                self.optimizer.state[w] = {part: tensors[f"{part}.{name}"] for part in parts}
+                self.optimizer.state[w]["step"] = torch.tensor(float(facts["steps"]))
         self.steps, self.spent = facts["steps"], facts["spent"]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edgedec.errors import UsageError
+from edgedec.export.adam8 import Adam8
 from edgedec.export.checkpointing import Checkpointed
 from edgedec.export.exits_data import Place, TokenStream
 from edgedec.export.training_loop import TrainingLimits
@@ -55,7 +56,7 @@ class RowTrainer(Checkpointed):
     def optimize(self, weights: dict[str, Tensor]) -> None:
         self.weights = weights
         rate = self.plan.rate
-        self.optimizer = torch.optim.AdamW(weights.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizer = Adam8(weights.values(), lr=rate, betas=(0.9, 0.95))
         self.optimizers = (self.optimizer,)
 
     @property
