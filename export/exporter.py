@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import MANIFEST, Bundle
+from edgedec.bundle.adapter import save_adapter
 from edgedec.bundle.locate import is_gguf
 from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BundleError, UsageError
@@ -50,6 +51,8 @@ from edgedec.text.tokenizer import Tokenizer
 DEFAULT_FORMAT: WeightFormat = "int4"
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
+# The adapter of a bundle whose passes have made one.
+LOW_RANK = "low_rank.adapter"
 EMBEDDING = "model.embed_tokens.weight"
 _AS_THE_TARGET = DraftOptions()
 DEFAULT_OPTIONS = ExportOptions()
@@ -131,6 +134,8 @@ class _Export:
             self.spec = self.heads.spec
         recovered = {"recovered": self._recover(self.heads, text)} if self.heads and o.recover else {}
         self.passed = self._passed(text)
+        if self.passed.low_rank:
+            save_adapter(self.folder / LOW_RANK, str(o.name), self.spec, self.passed.low_rank)
         floats = FloatRun(self.spec, self._read, texts)
         said = self.source.said(self.parts, self.kept) | dict(self.passed.record)
         if o.kv_heads:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
+from edgedec.bundle.adapter import LowRank
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.errors import UsageError
 from edgedec.export.passes._rounded import Rounded, RoundedStore
@@ -47,12 +48,14 @@ QUALITIES: Mapping[str, str] = {"fast": "", "good": "gptq", "best": "awq+gptq:sw
 @dataclass(frozen=True)
 class PassModel:
     """A model on its way into a bundle. read: rows of a tensor as floats, of a rounded matrix the values that will be
-    stored; formats: of matrices that do not have that of their part; rounded: matrices whose integers are chosen."""
+    stored; formats: of matrices that do not have that of their part; rounded: matrices whose integers are chosen;
+    low_rank: what an adapter beside the bundle adds to them."""
 
     spec: ModelSpec
     read: Weights
     formats: Mapping[str, WeightFormat] = field(default_factory=dict)
     rounded: Mapping[str, Rounded] = field(default_factory=dict)
+    low_rank: Mapping[str, LowRank] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from edgedec.bundle.adapter import LowRank
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassModel, Progress, chosen, make_pass
@@ -27,12 +28,13 @@ from edgedec.version import __version__
 @dataclass(frozen=True)
 class Passed:
     """What passes have made. read: of the tensors that they may have changed; formats: of single matrices; kept: those
-    that are rounded; record: for the manifest."""
+    that are rounded; record: for the manifest; low_rank: of the adapter beside them."""
 
     read: Weights | None = None
     formats: Mapping[str, WeightFormat] = field(default_factory=dict)
     kept: Mapping[str, Kept] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
+    low_rank: Mapping[str, LowRank] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Passing:
         for choice in self.choices:
             model = make_pass(choice, context)(model, statistics)
         rounded = {name: one.kept() for name, one in model.rounded.items()}
-        return Passed(model.read, model.formats, rounded, self._record(calibration))
+        return Passed(model.read, model.formats, rounded, self._record(calibration), model.low_rank)
 
     def _calibration(self, texts: TextSources, spec: ModelSpec) -> CalibrationText:
         tokens = wanted_tokens(sum(map(prod, spec.tensors().values())))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.adapter import LowRank
 from edgedec.export.quantize import Bytes, Float, Format, Half, from_codes, packed_codes
 from edgedec.export.weights import Kept
 from edgedec.storage.files import replacing
@@ -73,6 +74,20 @@ class RoundedStore:
             with replacing(Path(f"{path}.{part}.npy")) as file:
                 np.save(file, array)
         return Rounded(fmt, block, path)
+
+    def pair(self, name: str) -> LowRank | None:
+        """What was kept beside a matrix by `keep`."""
+        path = self._folder / f"{name}.low_rank.npz"
+        if not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as found:
+            return LowRank(found["a"], found["b"])
+
+    def keep(self, name: str, pair: LowRank) -> None:
+        """Keep what is added to a matrix, before the matrix itself."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._folder / f"{name}.low_rank.npz") as file:
+            np.savez(file, a=pair.a, b=pair.b)
 
     def remove(self) -> None:
         """The export is complete."""
