@@ -23,7 +23,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALES = ("exp_avg_scales", "exp_avg_sq_scales")
 
 
-class Adam8(torch.optim.Optimizer):
+class Adam8(torch.optim.Optimizer):  # type: ignore[misc]
     """As torch's AdamW: weight_decay is decoupled, and zero makes it Adam."""
 
     def __init__(
@@ -36,21 +36,21 @@ class Adam8(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:
         """One update of every weight that has a gradient."""
-        for group in self.param_groups:
-            for w in group["params"]:
-                if w.grad is not None:
-                    self._update(w, group)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for w in group["params"]:
+                    if w.grad is not None:
+                        self._update(w, group)
 
     def _update(self, w: Tensor, group: dict[str, Any]) -> None:
         state, (one, two) = self.state[w], group["betas"]
         if not state:
             self._begin(w, state)
         state["step"] += 1
-        first = _moment(state, 0, w).lerp_(w.grad, 1 - one)  # type: ignore[arg-type]
-        second = _moment(state, 1, w).mul_(two).addcmul_(w.grad, w.grad, value=1 - two)  # type: ignore[arg-type]
+        first = _moment(state, 0, w).lerp_(w.grad, 1 - one)
+        second = _moment(state, 1, w).mul_(two).addcmul_(w.grad, w.grad, value=1 - two)
         _keep(state, 0, first)
         _keep(state, 1, second)
         t = float(state["step"])
