@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.runtime import Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference
-from edgedec.runtimes.reference.numeric import Array, Weights, normed
+from edgedec.runtimes.reference.numeric import Array, Weights, expert_name, normed
 from edgedec.spec import Mlp, ModelSpec, Moe
 
 Ids = NDArray[np.int64]
@@ -62,14 +62,15 @@ MomentsOf = dict[str, Moments]
 
 @dataclass
 class _Watch:
-    """An adapter that changes nothing and keeps what matrices get to multiply: those named, or all."""
+    """An adapter that changes nothing and keeps what matrices get to multiply: those named, or all but experts."""
 
     names: frozenset[str] | None = None
     digest: str = ""
     seen: dict[str, list[Array]] = field(default_factory=dict)
 
     def apply(self, name: str, x: Array, y: Array) -> Array:
-        if self.names is None or name in self.names:
+        wanted = "[" not in name if self.names is None else name in self.names  # experts are named one by one
+        if wanted:
             self.seen.setdefault(name, []).append(x)
         return y
 
@@ -108,7 +109,7 @@ class CalibrationRun:
         """The matrices of block b whose inputs can be watched, in the order in which they are used."""
         watch = _Watch()
         self._one(b, 0, watch, rows=1)
-        return list(watch.seen)
+        return [name for name in watch.seen if name in self._shapes]
 
     def moments(self, b: int, names: frozenset[str] | None = None, floats: CalibrationRun | None = None) -> MomentsOf:
         """Those of block b's matrices (all, or the ones named); the state stays before the block. floats: the float
@@ -120,6 +121,12 @@ class CalibrationRun:
             for name, x in self.inputs(b, i, names).items():
                 found.setdefault(name, Moments.of(x.shape[1])).add(x, theirs.get(name))
         return found
+
+    def expert_moments(self, b: int, name: str, experts: Sequence[int]) -> dict[int, Moments]:
+        """Those of some experts of a stacked matrix, which only the rows that are routed to them count for; of one that
+        no row is routed to, none."""
+        found = self.moments(b, frozenset(expert_name(name, expert) for expert in experts))
+        return {expert: found[expert_name(name, expert)] for expert in experts if expert_name(name, expert) in found}
 
     def inputs(self, b: int, i: int, names: frozenset[str] | None) -> dict[str, Array]:
         """What matrices of block b get to multiply in text i."""

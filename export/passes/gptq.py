@@ -21,6 +21,7 @@ from edgedec.bundle.integers import is_integer
 from edgedec.errors import BadTensor
 from edgedec.export.grids import GRIDS
 from edgedec.export.passes import PassContext, PassFacts, PassModel
+from edgedec.export.passes._experts import rounded_experts, stacked
 from edgedec.export.passes._rounded import Rounded
 from edgedec.export.passes._solve import damped, solve
 from edgedec.export.passes._statistics import CalibrationRun, Float64, Moments, Statistics
@@ -72,6 +73,11 @@ class Gptq:
                     found[name] = self._rounded(model, name, partial(_moments, run, b, name, floats))
                     done += prod(spec.tensors()[name])
                     self.host.progress("gptq", done, total)
+            for name, rows in stacked(spec, b):
+                if name in wanted:
+                    found[name] = self._experts(model, run, b, name, rows)
+                    done += prod(spec.tensors()[name])
+                    self.host.progress("gptq", done, total)
             run.advance(b)
             if floats is not None:
                 floats.advance(b)
@@ -87,21 +93,36 @@ class Gptq:
             return False
         return is_integer(self.host.format_of(model, name))
 
+    def _experts(self, model: PassModel, run: CalibrationRun, b: int, name: str, rows: int) -> Rounded:
+        """All experts of a stacked matrix. The float model routes rows elsewhere, so `inputs` does not matter."""
+        fmt, block = self.host.format_of(model, name), self.host.block
+        assert is_integer(fmt)
+        kept = self.host.store.get(name, fmt, block)
+        if kept is not None:
+            return kept
+        weights = _finite(name, model.read(name, 0, model.spec.tensors()[name][0]))
+        found = rounded_experts(run, b, name, weights, rows, GRIDS[fmt], block, self.damp, self.sweeps)
+        return self.host.store.put(name, fmt, block, *found)
+
     def _rounded(self, model: PassModel, name: str, moments: Callable[[], Moments]) -> Rounded:
         fmt = self.host.format_of(model, name)
         assert is_integer(fmt)
         kept = self.host.store.get(name, fmt, self.host.block)
         if kept is not None:
             return kept
-        weights = model.read(name, 0, model.spec.tensors()[name][0]).astype(np.float64)
-        if not np.isfinite(weights).all():
-            raise BadTensor(f"{name}: holds weights that are not finite")
+        weights = _finite(name, model.read(name, 0, model.spec.tensors()[name][0])).astype(np.float64)
         known = moments()
         if self.both:
             weights = drifted(weights, known, self.damp)
         grid, block = GRIDS[fmt], self.host.block
         codes, scales = solve(weights, known.diagonal, grid, block, self.damp, self.order, self.sweeps)
         return self.host.store.put(name, fmt, block, codes, scales)
+
+
+def _finite(name: str, weights: Array) -> Array:
+    if not np.isfinite(weights).all():
+        raise BadTensor(f"{name}: holds weights that are not finite")
+    return weights
 
 
 def _moments(run: CalibrationRun, b: int, name: str, floats: CalibrationRun | None) -> Moments:

@@ -55,7 +55,10 @@ def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
     inner, hidden = block.inner_size, x.shape[1]
     gate_up = x @ w.get("gate_up", expert * 2 * inner, (expert + 1) * 2 * inner).T
     down = w.get("down", expert * hidden, (expert + 1) * hidden)
-    return (activation(gate_up[:, :inner], block.activation) * gate_up[:, inner:]) @ down.T
+    mixed = activation(gate_up[:, :inner], block.activation) * gate_up[:, inner:]
+    w.watch("gate_up", expert, x)
+    w.watch("down", expert, mixed)
+    return mixed @ down.T
 
 
 def _shared(block: Moe, w: BlockWeights, x: Array) -> Array:

@@ -48,6 +48,17 @@ class BlockWeights:
             y = self.adapter(f"blocks.{self.number}.{name}", x, y)
         return y + self.get(f"{name}_bias") if bias else y
 
+    def watch(self, name: str, expert: int, x: Array) -> None:
+        """Show what an expert of a stacked matrix multiplies to an adapter that keeps statistics; others have none of
+        this name."""
+        if self.adapter is not None:
+            self.adapter(expert_name(f"blocks.{self.number}.{name}", expert), x, x)
+
+
+def expert_name(matrix: str, expert: int) -> str:
+    """One expert's rows of a stacked matrix, where the inputs of matrices are told apart."""
+    return f"{matrix}[{expert}]"
+
 
 def normed(x: Array, kind: Norm, weight: Array | None, bias: Array | None, eps: float) -> Array:
     """RMSNorm, LayerNorm or no norm over the last axis."""

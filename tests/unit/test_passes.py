@@ -304,11 +304,10 @@ def test_a_matrix_of_zeros(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(ODD))
 def test_every_kind_of_model_goes_through(name: str, tmp_path: Path) -> None:
-    """Also shapes that no block divides; experts, whose inputs are not watched, are left to nearest rounding."""
+    """Also shapes that no block divides."""
     spec, read = weights(name)
     model = run("gptq:sweeps=1", spec, read, tmp_path)
-    left = {n for n in spec.matrices & set(spec.tensors()) if n not in model.rounded} - {"embed"}
-    assert all(".gate_up" in n or ".down" in n for n in left)
+    assert {n for n in spec.matrices & set(spec.tensors()) if n not in model.rounded} <= {"embed"}
     assert np.isfinite(logits(spec, model.read)).all()
 
 
