@@ -125,8 +125,9 @@ class Session:
 
         `options` are the fields of `GenerationConfig`, and fuse="cfg:scale=2"; processors and constraint may be words
         too, as in processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call
-        (diffusion: every pass). None continues the session's text and the config's constraint in its present state; a
-        new prompt resets the constraint. A new generation ends the one before, if it still runs.
+        (diffusion: every pass; a search: every branch). None continues the session's text and the config's constraint
+        in its present state; a new prompt resets the constraint. A new generation ends the one before, if it still
+        runs.
         """
         config = with_options(self.model, config, options)
         loop = self._loop(ids, config, trace)
@@ -180,9 +181,10 @@ class Session:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
         model, capabilities = self.model, self.model.runtime.capabilities
-        alone = self._diffusion is None and trace is None
+        alone = self._diffusion is None
         self._search = open_search(model, self._context, config, self.stats, self._new_drafter, alone)
         if self._search is not None:
+            self._search.trace(trace)
             return self._search.loop
         if self._diffusion is not None:
             return self._diffusion.loop(self._context, config, self.stats, trace)

@@ -34,25 +34,35 @@ def trace(
     machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
-    """Write a page of how a text was drafted or filled.
+    """Write a page of how a text was drafted, filled or searched for.
 
     \b
     Examples:
       edgedec trace -p "Once upon a time" -n 200 -o trace.html
       edgedec trace -m ./smol -f notes.txt --temp 0 --spec copy+recycling --force
       edgedec trace -m nano-block -p "Once upon a time" -n 60 --diffusion schedule=bacd
+      edgedec trace -p "Once upon a time" -n 40 --temp 0 --search beam:width=4
     """
     _check_out(out, force)
     text = source.text()
     opened = machine.open(model)
     made = Generation(machine.session(opened, speculate), o.with_seed(generation.config(opened)))
     ids = opened.tokenizer.encode(text)
-    fills = bool(made.session.diffusion_report())
-    html, report = _filled(made, ids, text) if fills else _drafted(made, ids, text, speculate)
+    html, report = _page(made, ids, text, speculate)
     with replacing(out) as file:
         file.write(html.encode())
     _report(out, report, json)
-    warn_unused(speculate, report)
+    if "search" not in report:
+        warn_unused(speculate, report)
+
+
+def _page(generation: Generation, ids: list[int], text: str, speculate: str) -> tuple[str, dict[str, Any]]:
+    """The page of a generation, by its kind, and its report."""
+    if generation.config.search:
+        return _searched(generation, ids, text, speculate)
+    if generation.session.diffusion_report():
+        return _filled(generation, ids, text)
+    return _drafted(generation, ids, text, speculate)
 
 
 def _check_out(out: Path, force: bool) -> None:
@@ -97,6 +107,18 @@ def _filled(generation: Generation, ids: list[int], text: str) -> tuple[str, dic
     about = report | report["diffusion"]
     spell = Spelling(model.tokenizer, ids[0])
     return fill_page(passes, about, text, len(ids), report["generated_tokens"], spell), report
+
+
+def _searched(generation: Generation, ids: list[int], text: str, speculate: str) -> tuple[str, dict[str, Any]]:
+    """The page of a search, and its report."""
+    from edgedec.bench.search_page import search_page
+    from edgedec.bench.trace import Spelling
+
+    model, branches = generation.session.model, list[Any]()
+    answer = "".join(piece.text for piece in generation.session.stream(ids, generation.config, trace=branches))
+    report = _about(model, generation, speculate) | generation.stats()
+    about = {key: value for key, value in report.items() if key != "speculation"}
+    return search_page(branches, about, text, answer, Spelling(model.tokenizer, ids[0])), report
 
 
 def _drafted(generation: Generation, ids: list[int], text: str, speculate: str) -> tuple[str, dict[str, Any]]:

@@ -27,8 +27,8 @@ def open_search(
     alone: bool,
 ) -> SearchRun | None:
     """The search that a config names, None if it names none. drafter(): a new one for each text that is rolled; alone:
-    whether nothing was chosen that no search goes with: diffusion, a trace of drafts. ContextFull if the texts' caches
-    need more memory than is free."""
+    whether no diffusion was chosen, which no search goes with. ContextFull if the texts' caches need more memory than
+    is free."""
     capabilities = model.runtime.capabilities
     most = min(context.cache.capacity, len(context.ids) + (config.max_tokens or 0))
     held = None if context.policy is None else most_held(context, most, capabilities)
@@ -36,7 +36,7 @@ def open_search(
         check_memory(context.cache, most, capabilities, held)
         return None
     if not alone:
-        raise UsageError(f"--search {config.search}: goes with neither diffusion decoding nor a trace of drafts")
+        raise UsageError(f"--search {config.search}: does not go with diffusion decoding")
     if config.awrs:
         raise UsageError(f"--search {config.search}: does not go with awrs, whose weights are of texts that are drawn")
     host = SearchHost(capabilities, lambda: model.tokenizer, model.eos, config, drafter, model)

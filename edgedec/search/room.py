@@ -19,6 +19,7 @@ from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, Rows
 from edgedec.search.branch import Branch
 from edgedec.search.host import SearchHost
+from edgedec.search.record import SearchRecord
 from edgedec.text.stream import TextStream
 
 Reading = Generator[Request, Completed, None]
@@ -40,13 +41,15 @@ class SearchCounts:
 
 class Room:
     """The branches of one generation. `forks`: the contexts of those that are kept, for the batch's account of pages;
-    `ranked`: the texts that the search ended with, the best first, if it has several."""
+    `ranked`: the texts that the search ended with, the best first, if it has several; `record`: of its branches, if one
+    is wanted."""
 
     def __init__(self, host: SearchHost, context: Context, config: GenerationConfig, stats: Stats) -> None:
         self.host, self.context, self.config, self.stats = host, context, config, stats
         self.ends, self.counts = config.ends(host.eos), SearchCounts()
         self.forks = list[Context]()
         self.ranked: Sequence[Branch] = ()
+        self.record: SearchRecord | None = None
         self._delivered, self._closing = list[int](), dict[Callable[[], None], None]()
         self._streams = RandomStreams(context.rng)
         self.n_prompt = len(context.ids)
@@ -108,7 +111,10 @@ class Room:
 
     def keep(self, branches: Iterable[Branch]) -> None:
         """Note which branches live; the pages of others are free once nothing refers to them."""
-        self.forks[:] = [branch.context for branch in branches]
+        kept = list(branches)
+        self.forks[:] = [branch.context for branch in kept]
+        if self.record is not None:
+            self.record.keep(kept, self.counts.forwards)
 
     def text(self, branch: Branch) -> str:
         """The text of a branch, up to a stop string."""

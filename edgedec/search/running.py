@@ -15,6 +15,7 @@ from edgedec.search.branch import Branch
 from edgedec.search.found import FoundText, SearchResult
 from edgedec.search.host import SearchHost
 from edgedec.search.making import FAMILY, make_search, parse_search
+from edgedec.search.record import BranchTrace, SearchRecord
 from edgedec.search.room import Room
 
 
@@ -46,6 +47,10 @@ class SearchRun:
         tokens = tuple(map(int, chosen.tokens))
         return SearchResult(text, tokens, chosen.value, room.stats.finish, tuple(texts), self.report())
 
+    def trace(self, out: list[BranchTrace] | None) -> None:
+        """Add what becomes of each branch to `out`, if there is one."""
+        self.room.record = None if out is None else SearchRecord(out)
+
     def report(self) -> dict[str, Any]:
         """Counts for display."""
         return {"search": self.words, "lossy": FAMILY.facts(self.name).lossy, **self.room.counts.report()}
@@ -59,6 +64,8 @@ class SearchRun:
             yield from room.commit(chosen)
             stats.finish = chosen.finish or room.limit
         finally:
+            if room.record is not None:
+                room.record.close(room.ranked, self._chosen, room.counts.forwards)
             room.close()
             room.context.cache.rollback()
             if self._chosen is not None:

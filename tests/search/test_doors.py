@@ -96,9 +96,7 @@ def test_seeds_repeat_a_search(model: edgedec.Model) -> None:
     assert len({text(seed) for seed in range(5)}) > 1
 
 
-def test_no_search_beside_a_trace_or_a_sliding_context(model: edgedec.Model) -> None:
-    with pytest.raises(UsageError, match="goes with neither diffusion decoding nor a trace"):
-        list(model.session().tokens(model.tokenizer.encode(PROMPT), search="beam", trace=[], max_tokens=4))
+def test_no_search_beside_a_sliding_context(model: edgedec.Model) -> None:
     with pytest.raises(UsageError, match=r"a sliding context .--on-full slide. has no branches"):
         list(model.session(on_full="slide").generate(PROMPT, search="beam", max_tokens=4))
 
