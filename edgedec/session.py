@@ -41,9 +41,10 @@ from edgedec.search.running import SearchRun
 from edgedec.speculation.choose import session_drafter
 from edgedec.speculation.saved import load_state, save_state, state_path
 from edgedec.text.stream import TextStream
+from edgedec.verbs import PromptVerbs
 
 
-class Session:
+class Session(PromptVerbs):
     """Made by `Model.session()`. Not for two threads at once; sessions of one model may run in several."""
 
     def __init__(
@@ -79,8 +80,7 @@ class Session:
 
     @property
     def between_calls(self) -> float:
-        """Seconds of the current or last generation outside of forward calls; calls of draft models count as forward
-        calls."""
+        """Seconds of the current or last generation outside of forward calls, those of draft models included."""
         return self._context.gaps.total
 
     @property
@@ -171,7 +171,7 @@ class Session:
         self._stop()
         self.stats = Stats()
         if ids is not None:
-            self._read(self._checked(ids))
+            self.rewrite(ids)
             if config.constraint is not None:
                 config.constraint.reset()
             for processor in config.processors:
@@ -181,10 +181,8 @@ class Session:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
         model, capabilities = self.model, self.model.runtime.capabilities
-        alone = self._diffusion is None
-        self._search = open_search(model, self._context, config, self.stats, self._new_drafter, alone)
+        self._search = open_search(model, self._context, config, self.stats, self._new_drafter, self._diffusion, trace)
         if self._search is not None:
-            self._search.trace(trace)
             return self._search.loop
         if self._diffusion is not None:
             return self._diffusion.loop(self._context, config, self.stats, trace)
@@ -205,18 +203,28 @@ class Session:
         self._context.ids += self._checked(ids)
         self._context.n_prompt = len(self._context.ids)
 
+    def rewrite(self, ids: Sequence[int]) -> None:
+        """Make these tokens the text; the cache keeps what they share with the text before."""
+        context, first, ids = self._context, not self._context.ids, self._checked(ids)
+        self._stop()
+        context.forget(min(common(ids, context.ids), context.cache.length))
+        context.ids, context.n_prompt = ids, len(ids)
+        if not first:
+            self._drafter.reset()
+
     def next_probs(self) -> NDArray[np.float64]:
         """The model's distribution of the next token [vocab_size], before any sampling setting."""
         self._stop()
         check_scores(self._diffusion)
         return next_probs(self.model.runtime, self._context)
 
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """The log-probability of each of these tokens after the session's text and those before it; the text stays as
-        it is."""
+    def score(self, ids: Sequence[int] | str) -> list[float]:
+        """The log-probability of each of these tokens, or those of a text, after the session's text and those before
+        it; the session's text stays as it is."""
         self._stop()
         check_scores(self._diffusion)
-        return score(self.model.runtime, self._context, self._checked(ids))
+        given = self.model.tokenizer.encode(ids, around=False) if isinstance(ids, str) else ids
+        return score(self.model.runtime, self._context, self._checked(given))
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""
@@ -290,11 +298,3 @@ class Session:
                 raise UsageError(f"token {token} is outside the vocabulary of {vocab}")
         check_ids(self.model.bundle.manifest.diffusion, found)
         return found
-
-    def _read(self, ids: list[int]) -> None:
-        """Make `ids` the text; the cache keeps what they share with the text before."""
-        context, first = self._context, not self._context.ids
-        context.forget(min(common(ids, context.ids), context.cache.length))
-        context.ids, context.n_prompt = ids, len(ids)
-        if not first:
-            self._drafter.reset()

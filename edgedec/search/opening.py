@@ -15,6 +15,7 @@ from edgedec.opened import OpenedModel
 from edgedec.runtime.memory import check_memory
 from edgedec.search.found import SearchResult
 from edgedec.search.host import SearchHost
+from edgedec.search.record import BranchTrace
 from edgedec.search.running import SearchRun
 
 
@@ -24,23 +25,25 @@ def open_search(
     config: GenerationConfig,
     stats: Stats,
     drafter: Callable[[], Drafter],
-    alone: bool,
+    diffusion: object | None,
+    trace: list[BranchTrace] | None = None,
 ) -> SearchRun | None:
-    """The search that a config names, None if it names none. drafter(): a new one for each text that is rolled; alone:
-    whether no diffusion was chosen, which no search goes with. ContextFull if the texts' caches need more memory than
-    is free."""
+    """The search that a config names, None if it names none. drafter(): a new one for each text that is rolled;
+    diffusion: how the model's blocks are filled, which no search goes with; trace: gets what becomes of each branch.
+    ContextFull if the texts' caches need more memory than is free."""
     capabilities = model.runtime.capabilities
     most = min(context.cache.capacity, len(context.ids) + (config.max_tokens or 0))
     held = None if context.policy is None else most_held(context, most, capabilities)
     if not config.search:
         check_memory(context.cache, most, capabilities, held)
         return None
-    if not alone:
+    if diffusion is not None:
         raise UsageError(f"--search {config.search}: does not go with diffusion decoding")
     if config.awrs:
         raise UsageError(f"--search {config.search}: does not go with awrs, whose weights are of texts that are drawn")
     host = SearchHost(capabilities, lambda: model.tokenizer, model.eos, config, drafter, model)
     found = SearchRun(host, context, config, stats)
+    found.trace(trace)
     check_memory(context.cache, found.need if config.max_tokens is not None else most, capabilities, held)
     return found
 
