@@ -10,6 +10,10 @@ _ENCODERS = (
     *("bert", "roberta", "distilbert", "electra", "modernbert", "deberta", "xlm-roberta", "albert", "mpnet"),
     *("nomic-bert", "nomic_bert", "jina-bert", "neo-bert", "t5encoder"),
 )
+_MIXTURES = (
+    "Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, FlexOlmo, GraniteMoE, GraniteMoeShared, GLM-4 MoE, dots1, MiniMax-M2, "
+    "LLaDA-MoE, LLaDA2 and SDAR"
+)
 _RECURRENT = ("mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba", "jamba", "retnet")
 
 
@@ -31,9 +35,7 @@ def kind(config: Mapping[str, Any]) -> str:
             "a recurrent or state-space model (Mamba, RWKV); of these the hybrids Bamba and GraniteMoeHybrid are here"
         )
     if any(config.get(key) for key in _EXPERTS):
-        return (
-            "a mixture of experts; of these Mixtral, Qwen3-MoE, OLMoE, GraniteMoE, LLaDA-MoE, LLaDA2 and SDAR are here"
-        )
+        return f"a mixture of experts; of these {_MIXTURES} are here"
     return "a decoder"
 
 

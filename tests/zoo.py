@@ -72,6 +72,16 @@ MAMBA = {
     "mamba_d_conv": 3,
     "time_step_limit": [0.3, 1.0],
 }
+# DeepSeek's experts: of three groups the best two, weights of another sum than 1, the first layer without experts.
+DEEPSEEK_EXPERTS = EXPERTS | {
+    "n_routed_experts": 9,
+    "n_group": 3,
+    "topk_group": 2,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -102,6 +112,9 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
             spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
             middle = 1.0 if name.endswith("norm.weight") and "Gemma" not in config_name else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
+        for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
+            if name.endswith("e_score_correction_bias"):
+                bias.copy_(0.3 * torch.randn_like(bias))
         model.get_input_embeddings().weight.mul_(0.5)
     model.config._attn_implementation = "eager"
     return model.eval()
@@ -199,6 +212,58 @@ ZOO: dict[str, Callable[[], Any]] = {
     ),
     "granitemoe": _causal("GraniteMoe", **GRANITE, attention_bias=True),
     "granitemoe_tied": _causal("GraniteMoe", 1, **GRANITE, tie_word_embeddings=True),
+    "granitemoeshared": _causal(
+        "GraniteMoeShared", **GRANITE, shared_intermediate_size=48, attention_bias=True, num_hidden_layers=2
+    ),
+    "qwen2_moe": _causal(
+        "Qwen2Moe",
+        num_experts=5,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=48,
+        num_hidden_layers=3,
+        mlp_only_layers=[1],
+        norm_topk_prob=True,
+        use_sliding_window=True,
+        sliding_window=6,
+        **EXPERTS,
+    ),
+    "qwen2_moe_unbiased": _causal(
+        "Qwen2Moe",
+        1,
+        num_experts=6,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=16,
+        num_hidden_layers=2,
+        qkv_bias=False,
+        tie_word_embeddings=True,
+        **EXPERTS,
+    ),
+    "flex_olmo": _causal("FlexOlmo", intermediate_size=32, num_experts=5, num_hidden_layers=2, **EXPERTS),
+    "glm4_moe": _causal(
+        "Glm4Moe",
+        head_dim=32,
+        attention_bias=True,
+        use_qk_norm=True,
+        **DEEPSEEK_EXPERTS,
+    ),
+    "dots1": _causal(
+        "Dots1",
+        head_dim=16,
+        norm_topk_prob=True,
+        sliding_window=5,
+        max_window_layers=2,
+        attention_bias=True,
+        **DEEPSEEK_EXPERTS,
+    ),
+    "minimax_m2": _causal(
+        "MiniMaxM2",
+        head_dim=32,
+        partial_rotary_factor=0.5,
+        intermediate_size=16,
+        num_local_experts=5,
+        num_hidden_layers=2,
+        **EXPERTS,
+    ),
     "granitemoehybrid": _causal(
         "GraniteMoeHybrid",
         **GRANITE,

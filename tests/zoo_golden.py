@@ -1,15 +1,18 @@
 """The zoo's checkpoints and what transformers makes of them, without torch.
 
 `golden/zoo.json.xz` has each model's config and the names and shapes of its tensors, whose values numpy draws;
-`golden/zoo.npz` has the logits of TOKENS, and the text that follows PROMPT. Both are made again, with torch, by
+`golden/zoo.npz` has the logits of TOKENS, and the text that follows PROMPT. Models that came later have such a pair of
+their own, `zoo_<part>`. All are made again, with torch, by the first line, and a new pair by the second:
 
     python tests/zoo_golden.py
+    python tests/zoo_golden.py PART MODEL...
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,8 +39,12 @@ class Golden(NamedTuple):
 
 
 @cache
-def _recipes() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "zoo.json.xz").read_bytes()))
+def _recipes() -> dict[str, tuple[str, Any]]:
+    """By model: its part, and its config with its tensors."""
+    found: dict[str, tuple[str, Any]] = {}
+    for path in sorted(GOLDEN.glob("zoo*.json.xz")):
+        recipes = json.loads(lzma.decompress(path.read_bytes()))
+        found |= {name: (path.name.removesuffix(".json.xz"), recipe) for name, recipe in recipes.items()}
     return found
 
 
@@ -46,8 +53,8 @@ def names() -> list[str]:
 
 
 def golden(name: str) -> Golden:
-    recipe = _recipes()[name]
-    with np.load(GOLDEN / "zoo.npz") as arrays:
+    part, recipe = _recipes()[name]
+    with np.load(GOLDEN / f"{part}.npz") as arrays:
         return Golden(recipe["config"], recipe["tensors"], arrays[f"{name}.logits"], arrays[f"{name}.text"].tolist())
 
 
@@ -104,7 +111,20 @@ def text_of_transformers(folder: Path) -> list[int]:
     return ids
 
 
-def _make() -> None:
+def _parts(arguments: list[str]) -> dict[str, list[str]]:
+    """The models of each part to make: of the one that the arguments name, or of all."""
+    import zoo
+
+    if arguments:
+        return {f"zoo_{arguments[0]}": sorted(arguments[1:])}
+    of = {name: part for name, (part, _) in _recipes().items()}
+    parts: dict[str, list[str]] = {}
+    for name in sorted(set(zoo.ZOO) - _NOT_THERE):
+        parts.setdefault(of.get(name, "zoo"), []).append(name)
+    return parts
+
+
+def _make(part: str, models: list[str]) -> None:
     from tempfile import TemporaryDirectory
     from unittest import mock
 
@@ -112,7 +132,7 @@ def _make() -> None:
     from safetensors import safe_open
 
     recipes, arrays, random = dict[str, Any](), dict[str, Any](), zoo._random
-    for name in sorted(set(zoo.ZOO) - _NOT_THERE):
+    for name in models:
         with TemporaryDirectory() as place:
             folder = Path(place)
             with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, fitted(config), seed)):
@@ -125,9 +145,10 @@ def _make() -> None:
             arrays[f"{name}.text"] = np.array(text_of_transformers(drawn), np.int16)
         recipes[name] = {"config": config, "tensors": tensors}
         print(name, f"{arrays[f'{name}.logits'].std():.2f}", arrays[f"{name}.text"][-8:])
-    (GOLDEN / "zoo.json.xz").write_bytes(lzma.compress(json.dumps(recipes).encode()))
-    np.savez_compressed(GOLDEN / "zoo.npz", **arrays)
+    (GOLDEN / f"{part}.json.xz").write_bytes(lzma.compress(json.dumps(recipes).encode()))
+    np.savez_compressed(GOLDEN / f"{part}.npz", **arrays)
 
 
 if __name__ == "__main__":
-    _make()
+    for made, models in _parts(sys.argv[1:]).items():
+        _make(made, models)

@@ -77,16 +77,30 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
     inner, hidden = block.inner_size, x.shape[1]
     out = np.zeros_like(x)
     for row, logits in enumerate(x @ get("router").T):
-        chosen = np.argsort(-logits)[: block.top_k]
-        among = chosen if block.router == "softmax_topk" else np.arange(block.n_experts)
-        weights = np.exp(logits[chosen]) / np.exp(logits[among]).sum()
+        chosen, weights = chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
             up = get("gate_up")[expert * 2 * inner : (expert + 1) * 2 * inner] @ x[row]
             down = get("down")[expert * hidden : (expert + 1) * hidden]
             out[row] += block.scale * weight * (down @ gated(up[None], block.activation)[0])
     if block.shared_size:
-        out += gated(x @ get("shared_gate_up").T, block.activation) @ get("shared_down").T
+        gate = 1 / (1 + np.exp(-x @ get("shared_gate").T)) if block.shared_gate else 1.0
+        out += gate * (gated(x @ get("shared_gate_up").T, block.activation) @ get("shared_down").T)
     return out
+
+
+def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:
+    """The experts of a row and their weights, not normalized yet."""
+    if block.router == "softmax_topk":
+        chosen = np.argsort(-logits)[: block.top_k]
+        return chosen, np.exp(logits[chosen]) / np.exp(logits[chosen]).sum()
+    scores = 1 / (1 + np.exp(-logits)) if block.router == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
+    ranked = scores + (get("router_bias") if block.router_bias else 0.0)
+    size = block.n_experts // block.groups
+    groups = range(block.groups)
+    best = sorted(groups, key=lambda g: -sum(sorted(ranked[g * size : (g + 1) * size])[-2:]))[: block.top_groups]
+    allowed = [e for e in range(block.n_experts) if e // size in best]
+    chosen = np.array(sorted(allowed, key=lambda e: -ranked[e])[: block.top_k])
+    return chosen, scores[chosen]
 
 
 def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:

@@ -142,6 +142,9 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("top_k", 2),
         ("top_k", 3),
         ("shared_size", 0),
+        ("shared_gate", False),
+        ("router_bias", False),
+        ("groups", 1),
         ("activation", "gelu_tanh"),
     ],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("proj_bias", False)],
@@ -155,7 +158,9 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
         if not isinstance(block, kind) or (key == "rope" and value is not None and not spec.ropes):
             return block
         same = isinstance(block, Moe) and (
-            (key == "normalize" and block.router == "softmax_topk") or (key == "router" and block.normalize)
+            (key == "normalize" and block.router == "softmax_topk")
+            or (key == "router" and block.normalize)
+            or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         return block if same else replace(block, **{key: value})
 
@@ -231,6 +236,8 @@ KINDS = {
     "granitemoe": {"moe"},
     "granitemoehybrid": {"ssm"},
     "bamba": {"ssm", "mlp"},
+    **dict.fromkeys(("flex_olmo", "granitemoeshared", "minimax_m2", "qwen2_moe"), {"moe"}),
+    **dict.fromkeys(("glm4_moe", "dots1"), {"moe", "mlp"}),
 }
 
 

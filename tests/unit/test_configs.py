@@ -35,6 +35,17 @@ ASKED: dict[str, dict[str, Any]] = {
     "mixtral": EXPERTS,
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
+    "granitemoeshared": EXPERTS,
+    "minimax_m2": EXPERTS,
+    "qwen2_moe": {
+        **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        "shared_expert_intermediate_size": 32,
+    },
+    **dict.fromkeys(
+        ("glm4_moe", "dots1"),
+        {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1},
+    ),
     "granitemoe": EXPERTS,
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
@@ -77,15 +88,23 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         assert spec.tied == theirs.tie_word_embeddings, name
         assert spec.norm_eps == theirs.rms_norm_eps, name
         for last in (layer[-1] for layer in spec.layers):
-            if isinstance(last, Moe) and last.router == "softmax":
+            if isinstance(last, Moe) and last.router != "softmax_topk":
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
             if isinstance(last, Moe):
-                assert last.shared_size == getattr(theirs, "shared_intermediate_size", 0), name
+                assert last.shared_size == _shared_size(theirs), name
         for ssm in spec.recurrent.values():
             sizes = (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.state_size, ssm.conv_size)
             names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
             assert sizes == tuple(getattr(theirs, f"mamba_{name}") for name in names), name
             assert (ssm.proj_bias, ssm.dt_min, ssm.dt_max) == (theirs.mamba_proj_bias, 0.0, 1e30), name
+
+
+def _shared_size(config: Any) -> int:
+    """Inner dims of the expert that every row passes, by whichever name."""
+    if getattr(config, "n_shared_experts", None):
+        return int(config.n_shared_experts * config.moe_intermediate_size)
+    names = ("shared_intermediate_size", "shared_expert_intermediate_size")
+    return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
 
 
 def test_gemma3_text_config_may_be_almost_empty() -> None:
@@ -133,6 +152,9 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
         {"model_type": "mixtral", "num_key_value_heads": 2, "router_aux_loss_coef": 0.02, "sliding_window": None},
         {"model_type": "qwen3_moe", "max_window_layers": 48, "sliding_window": 8, "num_local_experts": 4},
         {"model_type": "olmoe", "clip_qkv": None, "output_router_logits": True},
+        {"model_type": "qwen2_moe", "num_key_value_heads": 2, "use_sliding_window": False, "max_window_layers": 21},
+        {"model_type": "glm4_moe", "num_key_value_heads": 2, "num_nextn_predict_layers": 1, "n_group": 1},
+        {"model_type": "minimax_m2", "num_key_value_heads": 2, "use_mtp": True, "attn_type_list": [1, 1]},
         {"model_type": "granitemoehybrid", "position_embedding_type": "nope", "init_method": "mup"},
         {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], "mamba_chunk_size": 64},
         {"model_type": "granitemoehybrid", "normalization_function": "rmsnorm", "layers_block_type": None},
@@ -352,6 +374,28 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "use_sliding_window": False,
         "vocab_size": 151936,
     },
+    "qwen2_moe": {
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 8192,
+        "max_window_layers": 21,
+        "moe_intermediate_size": 1408,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 16,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "shared_expert_intermediate_size": 5632,
+        "sliding_window": 32768,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
     "olmoe": {
         "attention_bias": False,
         "clip_qkv": None,
@@ -456,6 +500,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 PARAMETERS = {
     "mixtral": 46_702_792_704,
     "qwen3_moe": 30_532_122_624,
+    "qwen2_moe": 14_315_784_192,
     "olmoe": 6_919_161_856,
     "granitemoe": 1_334_628_352,
     "granitemoehybrid": 6_939_037_248,
