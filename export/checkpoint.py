@@ -21,6 +21,7 @@ from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFo
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
+from edgedec.export.moved import check_moved, moved
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.renamed import renamed
@@ -47,6 +48,7 @@ class Checkpoint:
     tensors: Mapping[str, Stored | QuantizedMatrix]
     quantization: Quantization | None = field(default=None, kw_only=True)
     modules: Modules = field(default=Modules(EncoderFacts()), kw_only=True)
+    _whole: dict[Part, Array] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -114,7 +116,7 @@ class Checkpoint:
 
     def _stacked(self, part: Part) -> StackedPart:
         matrix = self.tensors.get(part.name)
-        plain = isinstance(matrix, IntegerMatrix) and not part.add and not part.exp
+        plain = isinstance(matrix, IntegerMatrix) and not part.add and not part.exp and not part.moved
         rows = self._part_shape(part)[0]
         return StackedPart(
             matrix if plain and isinstance(matrix, IntegerMatrix) else None,
@@ -209,22 +211,36 @@ class Checkpoint:
         shape = self.tensors[part.name].shape
         if not shape:
             raise BadTensor(f"{part.name}: a scalar has no rows")
-        if part.flat and len(shape) > 2:
+        if part.vector:
+            shape = (math.prod(shape),)
+        elif part.flat and len(shape) > 2:
             shape = (math.prod(shape[:-1]), shape[-1])
         a, b = part.rows or (0, shape[0])
         if not 0 <= a <= b <= shape[0]:
             raise BadTensor(f"{part.name}: has {shape[0]} rows, not {a} to {b}")
-        return (b - a, *shape[1:])
+        return check_moved(part, (b - a, *shape[1:]))
 
     def _fill(self, out: Array, part: Part, row: int) -> None:
         """Rows from `row` of `part` on, as many as `out` has."""
-        row += part.rows[0] if part.rows else 0
-        values = self.tensors[part.name].values(part.name, row, out.shape)
+        values = self._moved(part, row, out.shape) if part.moved else self._stored_values(part, row, out.shape)
         with np.errstate(over="ignore"):  # what overflows is refused below
             np.multiply(np.exp(values) if part.exp else values, np.float32(part.times), out=out)
         np.add(out, np.float32(part.add), out=out)
         if not np.isfinite(out).all():
             raise BadTensor(f"{part.name}: holds values that are not finite")
+
+    def _stored_values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
+        row += part.rows[0] if part.rows else 0
+        return self.tensors[part.name].values(part.name, row, shape)
+
+    def _moved(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
+        """Rows of a part whose rows are stored in another order. The last whole part is kept: it is read in pieces."""
+        if part not in self._whole:
+            self._whole.clear()
+            whole = self._part_shape(part)
+            stored = (whole[1], whole[0]) if part.transposed else whole
+            self._whole[part] = moved(part, self._stored_values(part, 0, stored))
+        return self._whole[part][row : row + shape[0]]
 
 
 def _tensors(folder: Path) -> dict[str, Stored]:

@@ -21,7 +21,11 @@ class Part:
     times * x + add, with exp(x) for x if `exp` (Gemma stores norms less 1, Mamba log(-a)).
 
     `flat`: a tensor of more than two axes is read as the matrix [product of all but the last, last], such as experts
-    [E, 2I, H] as [E * 2I, H], or a depthwise convolution [C, 1, K] as [C, K].
+    [E, 2I, H] as [E * 2I, H], or a depthwise convolution [C, 1, K] as [C, K]; `vector`: as one of all its values.
+
+    `transposed`: these rows are the columns of what is meant. `halves` (size, first, count): of each `size` rows of
+    what is read, those from `first` to `first + count` are stored in pairs, a0 b0 a1 b1 .., and meant as halves, a0 a1
+    .. b0 b1 ..: heads whose neighbouring channels turn together, or a gate and an up side by side.
     """
 
     name: str
@@ -30,6 +34,14 @@ class Part:
     times: float = 1.0
     exp: bool = False
     flat: bool = False
+    vector: bool = False
+    transposed: bool = False
+    halves: tuple[int, int, int] | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Whether rows are read in another order than they are stored in."""
+        return self.transposed or self.halves is not None
 
 
 Source = tuple[Part, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from edgedec.models import Part, Source
@@ -194,7 +195,7 @@ def placed(
 def _within(where: str, part: Part) -> Part:
     """The part in a layer; a name with a slash in front is of no layer."""
     name = part.name[1:] if part.name.startswith("/") else where + part.name
-    return Part(name, part.rows, part.add, part.times, part.exp, part.flat)
+    return replace(part, name=name)
 
 
 BERT_ATTENTION: Places = {

@@ -98,7 +98,7 @@ class NativeModel:
             scale=block.scale,
             softcap=block.softcap,
             **self._matrices(prefix, "qkv o"),
-            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance"),
+            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
         )
 
@@ -137,7 +137,7 @@ class NativeModel:
             experts=block.n_experts,
             top_k=block.top_k,
             inner=block.inner_size,
-            activation=cpu.ACTIVATIONS[block.activation],
+            activation=cpu.CLAMPED_SWIGLU if block.clamped else cpu.ACTIVATIONS[block.activation],
             router=cpu.ROUTERS[block.router],
             normalize=block.normalize,
             shared_inner=block.shared_size,
@@ -146,7 +146,7 @@ class NativeModel:
             top_groups=block.top_groups,
             router_weight=self._tensor(prefix + "router"),
             **self._matrices(prefix, "gate_up down shared_gate_up shared_down shared_gate"),
-            **self._vectors(prefix, "router_bias"),
+            **self._vectors(prefix, "router_bias router_logit_bias gate_up_bias down_bias"),
         )
 
     def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:

@@ -39,6 +39,7 @@ from edgedec.runtimes._native_packing import CallPacker
 from edgedec.runtimes._native_sampler import NativeSampler, drawn_by, give_drawn
 from edgedec.runtimes._native_steps import NativeStep, run_steps
 from edgedec.spec import KV_FORMATS
+from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
@@ -52,7 +53,7 @@ _BEST, _WIDE = 256, 1 << 14
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
-    return loader.why_not() or lacking_kinds(bundle, KINDS, encoders=True)
+    return loader.why_not() or lacking_kinds(bundle, KINDS, encoders=True, facts=NEWER)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
@@ -79,6 +80,7 @@ class NativeRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            facts=NEWER,
             largest_call=largest_call(self.spec, bundle.manifest.whole_texts),
             batch_invariant=True,
             merge=True,

@@ -109,7 +109,13 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
     model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
+            spread = (
+                3.0
+                if name.endswith(("gate_up_proj_bias", "sinks"))
+                else 0.3
+                if weight.ndim == 1
+                else 2.0 / weight.shape[-1] ** 0.5
+            )
             middle = 1.0 if name.endswith("norm.weight") and "Gemma" not in config_name else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
@@ -212,6 +218,15 @@ ZOO: dict[str, Callable[[], Any]] = {
     ),
     "granitemoe": _causal("GraniteMoe", **GRANITE, attention_bias=True),
     "granitemoe_tied": _causal("GraniteMoe", 1, **GRANITE, tie_word_embeddings=True),
+    "gpt_oss": _causal(
+        "GptOss",
+        head_dim=16,
+        intermediate_size=24,
+        num_local_experts=5,
+        sliding_window=6,
+        rope_parameters=YARN | {"truncate": False},
+        **EXPERTS,
+    ),
     "granitemoeshared": _causal(
         "GraniteMoeShared", **GRANITE, shared_intermediate_size=48, attention_bias=True, num_hidden_layers=2
     ),

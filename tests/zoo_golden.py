@@ -79,6 +79,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -
     for name, shape in tensors.items():
         rng = np.random.default_rng(crc32(name.encode()))
         spread = 0.3 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
+        spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, and to be seen
         spread *= 0.5 if "embed_tokens" in name else 1.0
         middle = 1.0 if name.endswith("norm.weight") and not gemma else 0.0
         drawn[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)

@@ -14,7 +14,7 @@ from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
 VERSION = 9
-WITH_ENCODERS = 8  # without weights with offsets
+WITH_ENCODERS = 8  # without weights with offsets and facts of `spec.newer`, and still written where there are none
 WITH_DIFFUSION = 7  # without int3, int2 and the facts of a text encoder, and still written where there are none
 WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
 WITH_ZEROS = 5  # without a second set of ropes

@@ -36,11 +36,12 @@ class Capabilities:
     tokens from rows of logits; draws: calls can draw the token themselves; steps: it makes whole decoding steps by
     itself. drafting: its own table drafters, tree merge and greedy verification. device: the device and its driver
     (with a version, if known). rounding: the error of its outputs against float32 sums, relative to their spread (0:
-    only by the order of the sums).
+    only by the order of the sums). facts: what it has of `spec.newer`.
     """
 
     kinds: tuple[str, ...]
     kv_formats: tuple[str, ...]
+    facts: tuple[str, ...] = ()
     batch_invariant: bool = False
     trees: bool = True
     groups: bool = True

@@ -14,6 +14,7 @@ from edgedec.runtime.call import Runtime
 from edgedec.runtime.chosen import note_choice, why_chosen
 from edgedec.runtime.devices import AUTO, CPU, UNNAMED, DeviceName, parse_device
 from edgedec.runtime.long_ropes import with_long_ropes
+from edgedec.spec.newer import newer
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -161,10 +162,15 @@ def choose_kv(bundle: Bundle, wanted: str | None) -> str:
     return wanted or formats[0]
 
 
-def lacking_kinds(bundle: Bundle, kinds: tuple[str, ...], encoders: bool = False) -> str | None:
+def lacking_kinds(
+    bundle: Bundle, kinds: tuple[str, ...], encoders: bool = False, facts: tuple[str, ...] = ()
+) -> str | None:
     """Why a runtime that runs these block kinds cannot open the bundle; None if it can. encoders: whether it runs the
-    blocks of text encoders."""
+    blocks of text encoders; facts: what it has of `spec.newer`."""
     if bundle.spec.encoder and not encoders:
         return "runs no text encoders, which this model is"
     missing = [kind for kind in bundle.spec.kinds if kind not in kinds]
-    return f"has no {', '.join(missing)} blocks, which this model needs" if missing else None
+    if missing:
+        return f"has no {', '.join(missing)} blocks, which this model needs"
+    facts_missing = [fact for fact in newer(bundle.spec) if fact not in facts]
+    return f"has no {', '.join(facts_missing)}, which this model needs" if facts_missing else None

@@ -15,7 +15,8 @@ class Attention:
     window of w lets position p see positions p-w+1 to p, in an encoder to p+w-1, and always the first `sinks` tokens.
     `after`: norm of the state after the sum. `distances`: of d, a learned number is added to the scores, of each head
     and distance key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
-    row's token, which is read before the normed state ("none": it is not read)."""
+    row's token, which is read before the normed state ("none": it is not read). `sink_logit`: each head has a learned
+    score of no token, which takes its part of the softmax and has no value (gpt-oss); not `sinks`, which are tokens."""
 
     n_heads: int
     n_kv_heads: int
@@ -33,6 +34,7 @@ class Attention:
     after: Norm = "none"
     embedding_norm: Norm = "none"
     distances: int = 0
+    sink_logit: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
@@ -56,6 +58,8 @@ class Attention:
         shapes |= norm_tensors(self.after, "after_norm", hidden)
         if self.distances:
             shapes["distance"] = (2 * self.distances + 1, self.n_heads)
+        if self.sink_logit:
+            shapes["sink_logit"] = (self.n_heads,)
         if self.qk_norm == "head":
             shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
         if self.qk_norm == "full":

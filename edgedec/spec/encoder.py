@@ -101,6 +101,8 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
         raise BundleCorrupt(f"{where}.causal: rows that see later ones in a model of {', '.join(spec.kinds)} blocks")
     if not spec.causal and any(block.sinks for block in spec.attention.values()):
         raise BundleCorrupt(f"{where}.causal: a window with sinks in an encoder")
+    if not spec.causal and any(block.sink_logit for block in spec.attention.values()):
+        raise BundleCorrupt(f"{where}.causal: a score of no token in an encoder")
     if spec.causal and any(block.distances for block in spec.attention.values()):
         raise BundleCorrupt(f"{where}.causal: scores by distance in a decoder")
 

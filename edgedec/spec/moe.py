@@ -1,7 +1,11 @@
 """The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
 
 router: "softmax" weighs all experts and takes the k likeliest; "softmax_topk" takes the k largest logits and weighs
-these; "sigmoid" weighs each by itself and chooses by weight + router_bias. `normalize`: weights of the chosen sum to 1.
+these; "sigmoid" weighs each by itself. router_bias: is added to the weights for the choice alone; logit_bias: to the
+router's logits. `normalize`: weights of the chosen sum to 1.
+
+clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
+gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
 
 Group-limited choice (DeepSeek-V3, LLaDA2): the experts are in `groups` of equal size, in order; a row's are chosen from
 the `top_groups` groups whose two best experts have the largest sum.
@@ -19,6 +23,7 @@ from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require
 LANES = 16
 # The experts of a group by whose scores it is judged.
 _JUDGED = 2
+ALPHA, LIMIT = 1.702, 7.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,9 @@ class Moe:
     top_groups: int = 1
     shared_size: int = 0
     shared_gate: bool = False
+    bias: bool = False
+    logit_bias: bool = False
+    clamped: bool = False
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
@@ -53,6 +61,10 @@ class Moe:
             shapes["router_bias"] = (self.n_experts,)
         if self.shared_gate:
             shapes["shared_gate"] = (1, hidden)
+        if self.logit_bias:
+            shapes["router_logit_bias"] = (self.n_experts,)
+        if self.bias:
+            shapes |= {"gate_up_bias": (self.n_experts * 2 * self.inner_size,), "down_bias": (self.n_experts * hidden,)}
         return shapes
 
     def matrices(self, hidden: int) -> Shapes:
@@ -71,8 +83,12 @@ class Moe:
         require_sizes(where, {"shared_size": self.shared_size}, least=0)
         if self.top_k > self.n_experts:
             raise BundleCorrupt(f"{where}.top_k: {self.top_k} of {self.n_experts} experts")
-        if self.router_bias and self.router != "sigmoid":
-            raise BundleCorrupt(f"{where}.router_bias: only a sigmoid router has one")
+        if self.router_bias and self.router == "softmax_topk":
+            raise BundleCorrupt(f"{where}.router_bias: a router of logits has none, but logit_bias")
+        if self.shared_size and (self.bias or self.clamped):
+            raise BundleCorrupt(f"{where}.shared_size: beside experts that are clamped or have biases")
+        if self.clamped and self.activation != "silu":
+            raise BundleCorrupt(f"{where}.clamped: has an activation of its own, not {self.activation}")
         self._check_groups(where)
         if self.shared_gate and not self.shared_size:
             raise BundleCorrupt(f"{where}.shared_gate: there is no shared expert")

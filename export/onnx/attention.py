@@ -35,7 +35,7 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
         step.total,
         *_rope(g, layout, block),
         *_tree_inputs(g, spec, block, step),
-        "",
+        g.vector(f"{p}.sink_logit") if block.sink_logit else "",
     ]
     inputs += kv_scales(g, layout, b, step.kv)
     while not inputs[-1]:

@@ -7,6 +7,7 @@ from onnx import numpy_helper
 
 from edgedec.export.graph import MICROSOFT, Graph
 from edgedec.spec import Activation, Norm
+from edgedec.spec.moe import ALPHA, LIMIT
 
 
 def norm(g: Graph, kind: Norm, x: str, name: str, eps: float) -> str:
@@ -34,6 +35,15 @@ def gated(g: Graph, kind: Activation, gate_up: str, inner: int) -> str:
     """gate_up [..., 2 * inner] -> activation(gate) * up [..., inner]."""
     gate, up = g.split(gate_up, [inner, inner])
     return g.node("Mul", [activation(g, kind, gate), up])
+
+
+def clamped(g: Graph, gate_up: str, inner: int) -> str:
+    """gate_up [..., 2 * inner] -> gate * sigmoid(ALPHA * gate) * (up + 1) [..., inner], both cut at LIMIT."""
+    gate, up = g.split(gate_up, [inner, inner])
+    gate = g.node("Clip", [gate, "", scalar(g, LIMIT)])
+    up = g.node("Clip", [up, scalar(g, -LIMIT), scalar(g, LIMIT)])
+    act = g.node("QuickGelu", [gate], domain=MICROSOFT, alpha=ALPHA)
+    return g.node("Mul", [act, g.node("Add", [up, scalar(g, 1.0)])])
 
 
 def capped(g: Graph, x: str, cap: float) -> str:

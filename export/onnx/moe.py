@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
 from edgedec.export.layout import Layout
-from edgedec.export.onnx.common import filled, gated, ints, scalar
+from edgedec.export.onnx.common import clamped, filled, gated, ints, scalar
 from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import Moe
 
@@ -19,7 +19,7 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     block, p, hidden = layout.spec.blocks[b], f"blocks.{b}", layout.spec.hidden_size
     assert isinstance(block, Moe)
     rows = g.node("Reshape", [x, ints(g, -1, hidden)], out=f"{p}.rows")
-    logits = g.linear(rows, f"{p}.router")
+    logits = g.linear(rows, f"{p}.router", f"{p}.router_logit_bias" if block.logit_bias else None)
     experts, weights = _route(g, block, logits, p)
     chosen, dense = _tables(g, logits, experts, weights, p)
     y = _shared(g, block, rows, p) if block.shared_size else filled(g, rows, 0.0)
@@ -81,11 +81,17 @@ def _experts(g: Graph, block: Moe, hidden: int, p: str, chosen: str, dense: str,
 def _expert(g: Graph, block: Moe, hidden: int, p: str, e: int, tables: tuple[str, str], y: str) -> None:
     """The branch of one expert: its part added to y."""
     number, inner = g.constant(np.array(e, np.int64)), block.inner_size
+    ups, downs = (e * 2 * inner, (e + 1) * 2 * inner), (e * hidden, (e + 1) * hidden)
+    up_bias, down_bias = (
+        g.part(f"{p}.{name}", *span) if block.bias else None
+        for name, span in (("gate_up_bias", ups), ("down_bias", downs))
+    )
     mine, weights = (g.node("Gather", [table, number], axis=0) for table in tables)
     places = g.reshaped(g.node("NonZero", [mine]), [-1])
     rows = g.node("Gather", [f"{p}.rows", places], axis=0)
-    both = g.linear(rows, g.part(f"{p}.gate_up", e * 2 * inner, (e + 1) * 2 * inner))
-    out = g.linear(gated(g, block.activation, both, inner), g.part(f"{p}.down", e * hidden, (e + 1) * hidden))
+    both = g.linear(rows, g.part(f"{p}.gate_up", *ups), up_bias)
+    act = clamped(g, both, inner) if block.clamped else gated(g, block.activation, both, inner)
+    out = g.linear(act, g.part(f"{p}.down", *downs), down_bias)
     weight = g.reshaped(g.node("Gather", [weights, places]), [-1, 1])
     out = g.node("Mul", [out, weight])
     added = g.node("ScatterND", [y, g.reshaped(places, [-1, 1]), out], reduction="add")

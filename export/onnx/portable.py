@@ -17,6 +17,7 @@ from edgedec.export.layout import Layout
 from edgedec.export.onnx import portable_attention
 from edgedec.export.onnx.common import capped, norm
 from edgedec.spec import Activation, Mlp, ModelSpec
+from edgedec.spec.newer import newer
 
 KINDS = ("attention", "mlp")
 
@@ -41,6 +42,8 @@ def unsupported_on_devices(spec: ModelSpec) -> str | None:
     """Why there are no graphs of a model for devices, in one line; None if there are."""
     if spec.output is not None:
         return "it encodes texts"
+    if newer(spec):
+        return f"it has {', '.join(newer(spec))}"
     others = [kind for kind in spec.kinds if kind not in KINDS]
     return f"it has {', '.join(others)} blocks" if others else None
 

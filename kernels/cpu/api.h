@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 17
+#define ED_ABI 18
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -32,6 +32,7 @@ struct ed_attention {
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
   ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
   const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
+  const float* sink_logit;  // [heads]: a score of no token, which has no value; null: none
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -42,7 +43,7 @@ struct ed_mlp {
 };
 
 // Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down. router 0: softmax over all, then the top_k
-// largest; 1: softmax over the top_k largest logits; 2: sigmoid, where the choice adds router_bias and the weight does not.
+// largest; 1: softmax over the top_k largest logits; 2: sigmoid. The choice adds router_bias (or null), the weight does not.
 // groups: of experts, 0 or 1: none; the choice is among those of the top_groups whose two best have the largest sum.
 struct ed_moe {
   int32_t experts, top_k, inner, activation, router, normalize, shared_inner, groups;
@@ -50,6 +51,7 @@ struct ed_moe {
   int32_t top_groups;
   ed_tensor router_weight, gate_up, down, shared_gate_up, shared_down, shared_gate;
   const float* router_bias;
+  const float *router_logit_bias, *gate_up_bias, *down_bias;  // or null; of the experts as their rows
 };
 
 struct ed_ssm {

@@ -26,12 +26,6 @@ struct AttentionScratch {
 
 constexpr size_t MAX_KEPT = 8u << 20;  // floats of weights that are kept for attention sums, in one call
 
-// Sums of no key at all.
-void clear_sums(float* total, size_t size, size_t query) {
-  std::fill_n(total, size, 0.0f);
-  for (size_t i = 0; i < size; i += query) total[i] = -INFINITY;
-}
-
 class AttentionBlock : public Block {
  public:
   AttentionBlock(Engine& engine, const ed_block& block)
@@ -186,7 +180,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   a.heads = m_.heads, a.kv_heads = m_.kv_heads, a.dim = d_;
   a.window = m_.window, a.sinks = m_.sinks, a.format = state.format();
   a.rows = s.rows, a.length = state.start(), a.first = s.pending.first;
-  a.scale = m_.scale, a.softcap = m_.softcap;
+  a.scale = m_.scale, a.softcap = m_.softcap, a.sink_logit = m_.sink_logit;
   a.row_bytes = (int64_t)state.row_bytes();
   a.head_stride = a.row_bytes * PAGE_SLOTS, a.values = a.head_stride * m_.kv_heads;
   a.pages = state.page_table();
@@ -300,7 +294,7 @@ void AttentionBlock::attend_together() {
 // An item's sum so far: nothing, or the chunks that it attended to together with others.
 void AttentionBlock::begin_sum(const Item& item, float* total) const {
   const int queries = (item.row1 - item.row0) * group_;
-  clear_sums(total, queries * query(), query());
+  clear_sums(s_.views[item.sequence], item.kv_head, queries, total);
   const int at = s_.plan.common_of[item.sequence];
   if (at < 0) return;
   const Common& common = s_.plan.commons[at];

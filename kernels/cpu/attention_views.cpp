@@ -234,8 +234,7 @@ int ViewedAttention::chunks(const Piece& p, bool copies) const {
 }
 
 void ViewedAttention::begin_sums() {
-  std::fill(totals_.begin(), totals_.end(), 0.0f);
-  for (size_t i = 0; i < totals_.size(); i += query()) totals_[i] = -INFINITY;
+  for (const Piece& p : pieces_) clear_sums(pages_of(p), sights_[p.sight].head, (int)queries(p), totals_.data() + p.total);
 }
 
 // Adds to the pieces' sums their chunks, in order; where there are few pieces, chunks are attended to apart.

@@ -6,6 +6,8 @@
 // the logarithm of their number added to its score: the weight of all of them. Partial sums of the pages, then of
 // these copies, are merged in order: a row's result depends on the slots it sees, not on other rows of its call.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +15,16 @@
 #include "kernels.h"
 
 namespace edgedec {
+
+// Sums [queries, dim + 2] of a kv head's queries before any key: of none, or of the score of no token.
+inline void clear_sums(const Attention& a, int kv_head, int queries, float* total) {
+  const int group = a.group(), query = a.dim + 2;
+  std::fill_n(total, (size_t)queries * query, 0.0f);
+  for (int i = 0; i < queries; i++, total += query) {
+    total[0] = a.sink_logit ? a.sink_logit[kv_head * group + i % group] : -INFINITY;
+    total[1] = a.sink_logit ? 1.0f : 0.0f;
+  }
+}
 
 class AttentionState;
 class Engine;

@@ -442,7 +442,7 @@ ED_IN void put(const Product& p, int m, int n, int count, const float* sums, con
     if (p.epilogue == GLU) {
       nf g = nload(gate + i);
       if (p.bias) g = nadd(g, nload(p.bias + n + i));  // GLU has whole groups only
-      y = nmul(nactivate(g, p.activation), y);
+      y = nglu(g, y, p.activation);
     }
     if (p.epilogue == ACTIVATE) y = nactivate(y, p.activation);
     if (p.softcap > 0.0f) y = nmul(ntanh(ndiv(y, nset(p.softcap))), nset(p.softcap));

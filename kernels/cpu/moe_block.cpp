@@ -64,6 +64,7 @@ Matrix slice(Matrix w, int64_t n0, int n) {
 struct Part {
   Matrix gate_up, down;
   QuantizedActivations in, hidden;  // of its first row; `hidden` is filled on the way
+  const float *up_bias, *down_bias;  // or null
   int rows, inner;
   float *gate_up_out, *act, *out;   // [rows, 2 inner] if the activation is apart, [rows, inner], [rows, hidden]
 
@@ -140,6 +141,7 @@ class MoeBlock : public Block {
   void route(int rows) {
     Product p{};
     p.w = router_, p.a.x = engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
+    p.bias = m_.router_logit_bias;
     engine_.multiply(p);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
       for (int r = begin; r < end; r++) {
@@ -255,6 +257,8 @@ class MoeBlock : public Block {
       p.down = slice(down_, (int64_t)e * width, width);
       p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
       p.rows = n, p.inner = m_.inner;
+      if (m_.gate_up_bias) p.up_bias = m_.gate_up_bias + (size_t)e * 2 * m_.inner;
+      if (m_.down_bias) p.down_bias = m_.down_bias + (size_t)e * width;
       add_part(p, pair * m_.inner, pair);
     }
   }
@@ -324,7 +328,7 @@ class MoeBlock : public Block {
 
   Product up(const Part& part) const {
     Product p{};
-    p.w = part.gate_up, p.a = part.in, p.rows = part.rows, p.activation = m_.activation;
+    p.w = part.gate_up, p.a = part.in, p.rows = part.rows, p.activation = m_.activation, p.bias = part.up_bias;
     p.out = part.fused() ? part.act : part.gate_up_out, p.stride = part.fused() ? part.inner : 2 * part.inner;
     p.epilogue = part.fused() ? GLU : STORE;
     return p;
@@ -333,6 +337,7 @@ class MoeBlock : public Block {
   Product down(const Part& part) const {
     Product p{};
     p.w = part.down, p.a = part.hidden, p.rows = part.rows, p.out = part.out, p.stride = engine_.hidden();
+    p.bias = part.down_bias;
     return p;
   }
 

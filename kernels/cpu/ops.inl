@@ -114,7 +114,7 @@ static void rope(float* x, int dim, const float* cos, const float* sin, int pair
 static void glu(const float* gate, const float* up, int n, int activation, float* y) {
   for (int i = 0; i < n; i += 16) {
     vf g = vload_n(gate + i, n - i), u = vload_n(up + i, n - i);
-    for (int j = 0; j < NV; j++) g.r[j] = nmul(nactivate(g.r[j], activation), u.r[j]);
+    for (int j = 0; j < NV; j++) g.r[j] = nglu(g.r[j], u.r[j], activation);
     vstore_n(y + i, g, n - i);
   }
 }

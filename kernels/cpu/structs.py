@@ -32,7 +32,7 @@ class AttentionStruct(_Struct):
         (TensorStruct, "qkv o"),
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
         (NormStruct, "embedding_norm"),
-        (c_void_p, "distance"),
+        (c_void_p, "distance sink_logit"),
     )
 
 
@@ -48,7 +48,7 @@ class MoeStruct(_Struct):
         (c_float, "scale"),
         (c_int32, "top_groups"),
         (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
-        (c_void_p, "router_bias"),
+        (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias"),
     )
 
 

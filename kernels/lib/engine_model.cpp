@@ -50,7 +50,8 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
     attention_.push_back(std::make_unique<ed_attention>(ed_attention{
         n(s.heads), n(s.kv_heads), n(s.head_dim), n(s.rope), n(s.window), n(s.sinks), s.qk_norm, 0, (float)s.scale,
         (float)s.softcap, tensor(p + "qkv"), tensor(p + "o"), vector(p + "qkv_bias"), vector(p + "o_bias"),
-        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), nullptr}));
+        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), nullptr,
+        vector(p + "sink_logit")}));
     block.attention = attention_.back().get();
   } else if (s.kind == KIND_MLP) {
     mlp_.push_back(std::make_unique<ed_mlp>(ed_mlp{n(s.inner), s.gated, s.activation, 0, tensor(p + s.up()),
@@ -62,7 +63,8 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
         n(s.experts), n(s.top_k), n(s.inner), s.activation, s.router, s.normalize, n(s.shared), n(s.expert_groups),
         (float)s.scale, n(s.top_groups),
         tensor(p + "router"), tensor(p + "gate_up"), tensor(p + "down"), tensor(p + "shared_gate_up"),
-        tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias")}));
+        tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias"),
+        vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias")}));
     block.moe = moe_.back().get();
   } else {
     ssm_.push_back(std::make_unique<ed_ssm>(ed_ssm{

@@ -9,6 +9,7 @@ namespace edgedec::lib {
 namespace {
 
 constexpr int64_t LARGEST = 1 << 24, LANES = 16;
+constexpr int CLAMPED_SWIGLU = 4;  // as in kernels.h
 const char* const NORMS = "none rms layer";
 const char* const ACTIVATIONS = "silu gelu_tanh gelu relu";
 
@@ -47,6 +48,7 @@ void read_attention(Fields& f, BlockSpec& b) {
   b.softcap = f.number("softcap", 0);
   b.qk_norm = f.choice("qk_norm", "none head full", 0);
   b.qkv_bias = f.boolean("qkv_bias", false), b.o_bias = f.boolean("o_bias", false);
+  b.sink_logit = f.boolean("sink_logit", false);
   b.embedding_norm = f.choice("embedding_norm", NORMS, 0);
   if (b.heads % b.kv_heads) corrupt(f.where() + ": heads do not share kv heads evenly");
 }
@@ -76,8 +78,13 @@ void read_moe(Fields& f, BlockSpec& b) {
   b.shared = size_of(f, "shared_size", 0, 0);
   b.shared_gate = f.boolean("shared_gate", false);
   b.activation = f.choice("activation", ACTIVATIONS, 0);
+  b.bias = f.boolean("bias", false), b.logit_bias = f.boolean("logit_bias", false);
+  b.clamped = f.boolean("clamped", false);
+  if (b.clamped && b.activation) corrupt(f.where() + ".clamped: has an activation of its own");
+  if (b.shared && (b.bias || b.clamped)) corrupt(f.where() + ".shared_size: beside experts that are clamped or have biases");
+  if (b.clamped) b.activation = CLAMPED_SWIGLU;
   if (b.top_k > b.experts) corrupt(f.where() + ".top_k: more than there are experts");
-  if (b.router_bias && b.router != 2) corrupt(f.where() + ".router_bias: only a sigmoid router has one");
+  if (b.router_bias && b.router == 1) corrupt(f.where() + ".router_bias: a router of logits has none");
   if (b.expert_groups > 1 || b.top_groups > 1) check_expert_groups(f, b);
   if (b.shared_gate && !b.shared) corrupt(f.where() + ".shared_gate: there is no shared expert");
   if (2 * b.inner % LANES) corrupt(f.where() + ".inner_size: twice it is not a multiple of 16");
@@ -158,6 +165,7 @@ void add_block(std::map<std::string, Shape>& out, const std::string& p, const Bl
     add_norm(out, p + "embedding_norm", b.embedding_norm, hidden);
     if (b.qk_norm) out[p + "q_norm"] = {b.qk_norm == 1 ? b.head_dim : q};
     if (b.qk_norm) out[p + "k_norm"] = {b.qk_norm == 1 ? b.head_dim : kv};
+    if (b.sink_logit) out[p + "sink_logit"] = {b.heads};
     if (b.qkv_bias) out[p + "qkv_bias"] = {q + 2 * kv};
     if (b.o_bias) out[p + "o_bias"] = {hidden};
   } else if (b.kind == KIND_MLP) {
@@ -171,6 +179,8 @@ void add_block(std::map<std::string, Shape>& out, const std::string& p, const Bl
     out[p + "down"] = {b.experts * hidden, b.inner};
     if (b.shared) out[p + "shared_gate_up"] = {2 * b.shared, hidden}, out[p + "shared_down"] = {hidden, b.shared};
     if (b.router_bias) out[p + "router_bias"] = {b.experts};
+    if (b.logit_bias) out[p + "router_logit_bias"] = {b.experts};
+    if (b.bias) out[p + "gate_up_bias"] = {b.experts * 2 * b.inner}, out[p + "down_bias"] = {b.experts * hidden};
     if (b.shared_gate) out[p + "shared_gate"] = {1, hidden};
   } else if (b.kind == KIND_SSM) {
     const int64_t inner = b.heads * b.head_dim, conv = inner + 2 * b.groups * b.state_size, in = inner + conv + b.heads;

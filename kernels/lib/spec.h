@@ -18,11 +18,12 @@ struct BlockSpec {
   int64_t heads = 0, kv_heads = 0, head_dim = 0, rope = 0, window = 0, sinks = 0;  // rope -1: none; window 0: none
   double scale = 1, softcap = 0;
   int qk_norm = 0;  // 0 none, 1 head, 2 full
-  bool qkv_bias = false, o_bias = false;
+  bool qkv_bias = false, o_bias = false, sink_logit = false;
   int embedding_norm = 0;
   // mlp, moe
   int64_t inner = 0, experts = 0, top_k = 0, shared = 0, expert_groups = 1, top_groups = 1;
   bool gated = true, bias = false, normalize = true, router_bias = false, shared_gate = false;
+  bool logit_bias = false, clamped = false;
   int activation = 0, router = 0;
   // ssm
   int64_t state_size = 0, groups = 1, conv_size = 4, norm_groups = 1;

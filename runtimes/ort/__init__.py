@@ -40,6 +40,7 @@ from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_opt
 from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
 from edgedec.spec import KV_FORMATS
+from edgedec.spec.newer import NEWER
 
 __all__ = [
     "FACTS",
@@ -61,7 +62,7 @@ def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     if device.name in PROVIDERS:
         return on_device.device_reason(bundle, device)
-    lacking = lacking_kinds(bundle, KINDS, encoders=True)
+    lacking = lacking_kinds(bundle, KINDS, encoders=True, facts=NEWER)
     if lacking is None and ARTIFACT not in bundle.manifest.artifacts:
         return f"the bundle has no files for it; add them with `edgedec add {ARTIFACT} {bundle.path}`"
     return lacking
@@ -89,6 +90,7 @@ class OnnxRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            facts=NEWER,
             largest_call=largest_call(self.spec, bundle.manifest.whole_texts),
             adapters=False,
             threads=threads,
@@ -224,7 +226,8 @@ class OnnxRuntime:
         """The attention that the computed rows pay to each slot of block b [n_kv_heads, slots]."""
         scales = self._scales
         queries = self._plan(step.rows.count, step.cache).query(b)
-        return paid(self.spec, b, queries, step.rows, step.cache, None if scales is None else scales[b])
+        sink = self._bundle.rows(f"blocks.{b}.sink_logit") if self.spec.attention[b].sink_logit else None
+        return paid(self.spec, b, queries, step.rows, step.cache, None if scales is None else scales[b], sink)
 
     def _embed(self, rows: Rows) -> Array:
         """The hidden state [count, hidden_size] that enters the first block."""

@@ -27,6 +27,7 @@ from edgedec.runtime import (
 from edgedec.runtimes.reference import attention, mlp, moe, power_law, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
@@ -38,7 +39,7 @@ Scales = dict[int, Array]
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
-    return lacking_kinds(bundle, KINDS, encoders=True)
+    return lacking_kinds(bundle, KINDS, encoders=True, facts=NEWER)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
@@ -87,6 +88,7 @@ class Reference:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
+            facts=NEWER,
             largest_call=largest_call(self.spec, whole_texts),
             temperatures=True,
             entropy=True,

@@ -52,7 +52,8 @@ def run(
     mask = rows.mask(cache.positions(w.number), block.window, block.sinks, ahead)
     sight = None if view is None else Sight(view, span[0] - rows.first, rows)
     bias = distances(block, w, positions) if block.distances else None
-    y, paid = attend(q, keys, values, mask, block, sight, bias)
+    sink = w.get("sink_logit") if block.sink_logit else None
+    y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
@@ -79,15 +80,23 @@ def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.i
     return rotate(block, w.spec, _qkv(block, w, x)[0], positions)
 
 
-def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None) -> Array:
+def paid(
+    spec: ModelSpec,
+    b: int,
+    queries: Array,
+    rows: Rows,
+    cache: HostCache,
+    scales: Array | None,
+    sink: Array | None = None,
+) -> Array:
     """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being
-    written. queries [count, q_dim]: before they are turned."""
+    written. queries [count, q_dim]: before they are turned; sink [n_heads]: as in `attend`."""
     block = spec.attention[b]
     mask = rows.mask(cache.positions(b), block.window, block.sinks)
     q = queries.reshape(len(queries), block.n_heads, block.head_dim).transpose(1, 0, 2)
     q = rotate(block, spec, q, rows.positions[rows.first :])
     keys = load(cache.data(b)[0][:, : mask.shape[1]], cache.kv, None if scales is None else scales[0])
-    return attend(q, keys, np.zeros_like(keys), mask, block)[1]
+    return attend(q, keys, np.zeros_like(keys), mask, block, sink=sink)[1]
 
 
 def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.int64]) -> Array:
@@ -110,9 +119,11 @@ def attend(
     block: Attention,
     sight: Sight | None = None,
     bias: Array | None = None,
+    sink: Array | None = None,
 ) -> tuple[Array, Array]:
     """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
-    paid to each slot [kv_heads, total]. bias [heads, n, total]: added to the scores."""
+    paid to each slot [kv_heads, total]. bias [heads, n, total]: added to the scores; sink [heads]: a score of no token
+    in the softmax of every row."""
     group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
     q, owner = q.reshape(kv, group, n, block.head_dim), None
     scores = _scores(block, q, keys)
@@ -121,16 +132,23 @@ def attend(
     scores = np.where(mask, scores, -np.inf)
     if sight is not None:
         ranks = sight.committed + sight.rows.visible().sum(axis=1) - 1
-        scored = ScoredSlots(q, keys, scores, sight.committed, ranks, lambda mean: _scores(block, mean, keys))
+        least = None if sink is None else sink.reshape(kv, group, 1)
+        scored = ScoredSlots(q, keys, scores, sight.committed, ranks, lambda mean: _scores(block, mean, keys), least)
         visible = seen(sight.view, scored)
         scores = np.where(visible[:, None], scores, -np.inf)
         if sight.view.runs is not None:
             scores, owner = standing_for(sight.view, scores, visible)
-    weights = softmax(scores)
+    weights = softmax(scores) if sink is None else _beside(scores, sink.reshape(kv, group, 1, 1))
     mixed = weights.reshape(kv, group * n, -1) @ values
     y = mixed.reshape(block.n_heads, n, block.head_dim).transpose(1, 0, 2).reshape(n, -1)
     paid = weights.sum(axis=(1, 2))
     return y, paid if owner is None else _owned(paid, owner)
+
+
+def _beside(scores: Array, sink: Array) -> Array:
+    """The softmax of scores [kv_heads, group, n, total] and of a score that has no value [kv_heads, group, 1, 1]."""
+    wide = np.broadcast_to(sink, (*scores.shape[:-1], 1)).astype(np.float32)
+    return softmax(np.concatenate([scores, wide], axis=-1))[..., :-1]
 
 
 def _owned(paid: Array, owner: NDArray[np.int64]) -> Array:

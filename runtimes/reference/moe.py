@@ -7,13 +7,15 @@ from numpy.typing import NDArray
 
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, sigmoid, softmax
 from edgedec.spec import Moe
+from edgedec.spec.moe import ALPHA, LIMIT
 
 
 def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
     x = w.norm(x, block.norm)
     bias = w.get("router_bias") if block.router_bias else None
-    experts, weights = route(block, x @ w.get("router").T, bias)
+    logits = x @ w.get("router").T
+    experts, weights = route(block, logits + w.get("router_logit_bias") if block.logit_bias else logits, bias)
     y = np.zeros_like(x)
     for expert in np.unique(experts):
         rows, place = np.nonzero(experts == expert)
@@ -53,12 +55,25 @@ def in_best_groups(scores: Array, groups: int, top: int) -> Array:
 
 def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
     inner, hidden = block.inner_size, x.shape[1]
-    gate_up = x @ w.get("gate_up", expert * 2 * inner, (expert + 1) * 2 * inner).T
-    down = w.get("down", expert * hidden, (expert + 1) * hidden)
-    mixed = activation(gate_up[:, :inner], block.activation) * gate_up[:, inner:]
+    up_rows, down_rows = (expert * 2 * inner, (expert + 1) * 2 * inner), (expert * hidden, (expert + 1) * hidden)
+    gate_up = x @ w.get("gate_up", *up_rows).T
+    if block.bias:
+        gate_up = gate_up + w.get("gate_up_bias", *up_rows)
+    gate, up = gate_up[:, :inner], gate_up[:, inner:]
+    act = clamped(gate, up) if block.clamped else activation(gate, block.activation) * up
     w.watch("gate_up", expert, x)
-    w.watch("down", expert, mixed)
-    return mixed @ down.T
+    w.watch("down", expert, act)
+    y = act @ w.get("down", *down_rows).T
+    return y + w.get("down_bias", *down_rows) if block.bias else y
+
+
+def clamped(gate: Array, up: Array) -> Array:
+    """gate * sigmoid(ALPHA * gate) * (up + 1), both cut at LIMIT.
+
+    gate 9, up -8 -> 7 * sigmoid(11.914) * (-7 + 1) = -41.9997
+    """
+    gate, up = np.minimum(gate, np.float32(LIMIT)), np.clip(up, np.float32(-LIMIT), np.float32(LIMIT))
+    return gate * sigmoid(np.float32(ALPHA) * gate) * (up + np.float32(1))
 
 
 def _shared(block: Moe, w: BlockWeights, x: Array) -> Array:

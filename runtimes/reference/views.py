@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 class ScoredSlots(NamedTuple):
     """q [kv_heads, group, n, d]; keys [kv_heads, total, d]; scores [kv_heads, group, n, total], -inf where hidden;
     committed: how many slots come before the pending rows; ranks [n]: how many slots a row sees before its own;
-    score: scores of other queries of that shape."""
+    score: scores of other queries of that shape; sink [kv_heads, group, 1]: a score of no token."""
 
     q: Array
     keys: Array
@@ -26,6 +26,7 @@ class ScoredSlots(NamedTuple):
     committed: int
     ranks: NDArray[np.int64]
     score: Callable[[Array], Array]
+    sink: Array | None = None
 
 
 def seen(view: View, s: ScoredSlots) -> Mask:
@@ -103,6 +104,7 @@ def _retrieved(view: View, q: Array, low: Array, high: Array, left: Mask, head: 
 def _striped(view: View, s: ScoredSlots, base: Mask) -> Mask:
     """`base`, and of each group the slots whose score by the mean query is at most theta below the mean anchor."""
     anchors = np.where(base[:, None], s.scores, -np.inf).max(axis=-1)  # [kv_heads, group, n]
+    anchors = anchors if s.sink is None else np.maximum(anchors, s.sink)
     out = base.copy()
     for rows in view.groups(base.shape[1]):
         mean = s.q[:, :, rows].mean(axis=2, keepdims=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgedec.runtimes.tvm.frame import LANES
 from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec.newer import newer
 
 KINDS = ("attention", "mlp", "moe", "ssm")
 
@@ -12,6 +13,8 @@ def library_lacks(spec: ModelSpec) -> str | None:
     """The part of a model that a library cannot run, in one line that names the block; None if it can run all."""
     if spec.output is not None:
         return "it encodes texts"
+    if newer(spec):
+        return f"it has {', '.join(newer(spec))}"
     for b, block in enumerate(spec.blocks):
         reason = _of_library(block, spec.hidden_size)
         if reason is not None:
@@ -35,6 +38,8 @@ def sources_lack(spec: ModelSpec) -> str | None:
     """The part of a model that kernel sources cannot run; they need heads of whole vectors."""
     if spec.output is not None:
         return "it encodes texts"
+    if newer(spec):
+        return f"it has {', '.join(newer(spec))}"
     if spec.hidden_size % LANES:
         return f"a state of {spec.hidden_size} values, not a multiple of {LANES}"
     for b, block in enumerate(spec.blocks):

@@ -43,8 +43,10 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
         for p in range(len(x)):
             first = max(0, p - block.window + 1) if block.window else 0
             scores = cap(k[first : p + 1, shared] @ q[p, head] * block.scale, block.softcap)
-            weights = np.exp(scores - scores.max())
-            out[p, head] = weights @ v[first : p + 1, shared] / weights.sum()
+            lost = get("sink_logit")[head] if block.sink_logit else -np.inf
+            most = max(scores.max(), lost)
+            weights = np.exp(scores - most)
+            out[p, head] = weights @ v[first : p + 1, shared] / (weights.sum() + np.exp(lost - most))
     return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
@@ -76,16 +78,29 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
     """One row at a time, one expert at a time."""
     inner, hidden = block.inner_size, x.shape[1]
     out = np.zeros_like(x)
-    for row, logits in enumerate(x @ get("router").T):
+    biased = x @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
+    for row, logits in enumerate(biased):
         chosen, weights = chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
-            up = get("gate_up")[expert * 2 * inner : (expert + 1) * 2 * inner] @ x[row]
-            down = get("down")[expert * hidden : (expert + 1) * hidden]
-            out[row] += block.scale * weight * (down @ gated(up[None], block.activation)[0])
+            ups, downs = (
+                slice(expert * 2 * inner, (expert + 1) * 2 * inner),
+                slice(expert * hidden, (expert + 1) * hidden),
+            )
+            up = get("gate_up")[ups] @ x[row] + (get("gate_up_bias")[ups] if block.bias else 0.0)
+            act = cut_off(up) if block.clamped else gated(up[None], block.activation)[0]
+            y = get("down")[downs] @ act + (get("down_bias")[downs] if block.bias else 0.0)
+            out[row] += block.scale * weight * y
     if block.shared_size:
         gate = 1 / (1 + np.exp(-x @ get("shared_gate").T)) if block.shared_gate else 1.0
         out += gate * (gated(x @ get("shared_gate_up").T, block.activation) @ get("shared_down").T)
     return out
+
+
+def cut_off(both: Array) -> Array:
+    """gpt-oss's activation of gate and up, one after the other."""
+    gate, up = np.split(both, 2)
+    gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+    return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
 
 
 def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:

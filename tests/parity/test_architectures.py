@@ -129,6 +129,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("o_bias", False),
         ("window", None),
         ("scale", 1.0),
+        ("sink_logit", False),
         ("rope", 0),
         ("rope", None),
     ],
@@ -145,6 +146,9 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("shared_gate", False),
         ("router_bias", False),
         ("groups", 1),
+        ("bias", False),
+        ("logit_bias", False),
+        ("clamped", False),
         ("activation", "gelu_tanh"),
     ],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("proj_bias", False)],
@@ -160,6 +164,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
         same = isinstance(block, Moe) and (
             (key == "normalize" and block.router == "softmax_topk")
             or (key == "router" and block.normalize)
+            or (key == "activation" and block.clamped)
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         return block if same else replace(block, **{key: value})
@@ -236,7 +241,7 @@ KINDS = {
     "granitemoe": {"moe"},
     "granitemoehybrid": {"ssm"},
     "bamba": {"ssm", "mlp"},
-    **dict.fromkeys(("flex_olmo", "granitemoeshared", "minimax_m2", "qwen2_moe"), {"moe"}),
+    **dict.fromkeys(("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe"), {"moe"}),
     **dict.fromkeys(("glm4_moe", "dots1"), {"moe", "mlp"}),
 }
 

@@ -82,7 +82,7 @@ CONFIGS: dict[str, dict[str, object]] = {
 # Their blocks are those of the models of every kind, or of the models that diffusion models grew from.
 MADE_OF_OTHERS = {
     *("bamba", "granitemoehybrid"),
-    *("dots1", "flex_olmo", "glm4_moe", "granitemoeshared", "minimax_m2", "qwen2_moe"),
+    *("dots1", "flex_olmo", "gpt_oss", "glm4_moe", "granitemoeshared", "minimax_m2", "qwen2_moe"),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
 }
 MODELS = _models()

@@ -21,6 +21,9 @@ _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
+_GPT_OSS = replace(
+    _MOE, router="softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True, inner_size=24
+)
 
 MODELS: dict[str, ModelSpec] = {
     "plain": _spec("plain", (_HEADS, Mlp(96)), (replace(_HEADS, rope=1), Mlp(96)), (_HEADS, Mlp(96))),
@@ -59,6 +62,12 @@ MODELS: dict[str, ModelSpec] = {
         (_HEADS, replace(_MOE, router="softmax", normalize=False, scale=1.5, shared_size=16, shared_gate=True)),
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, scale=0.7)),
         (_HEADS, replace(_MOE, router="sigmoid", normalize=False, activation="gelu_tanh")),
+    ),
+    "experts of gpt-oss": _spec(
+        "experts of gpt-oss",
+        (replace(_HEADS, sink_logit=True, window=6), replace(_GPT_OSS, top_k=3, inner_size=32)),
+        (replace(_HEADS, sink_logit=True, qkv_bias=True, o_bias=True), _GPT_OSS),
+        (_HEADS, replace(_MOE, router_bias=True, shared_size=32)),
     ),
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),

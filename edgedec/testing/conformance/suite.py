@@ -14,6 +14,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import RUNTIMES, Capabilities, Runtime, RuntimeOptions
 from edgedec.spec import ModelSpec
+from edgedec.spec.newer import newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 from edgedec.testing.conformance.rounding import rounded
@@ -54,6 +55,10 @@ class Subject:
     def kinds(self, model: str) -> tuple[str, ...]:
         """The kinds of blocks of a model."""
         return self._own.spec.kinds if self._own is not None else MODELS[model].kinds
+
+    def facts(self, model: str) -> tuple[str, ...]:
+        """What a model has of `spec.newer`."""
+        return newer(self._own.spec if self._own is not None else MODELS[model])
 
     @property
     def low_bits(self) -> bool:
@@ -193,6 +198,7 @@ def _subject(name: str, opened: Open, bundle: Bundle | None, expected: Bundle | 
 
 def _finding(one: Check, subject: Subject, model: str) -> Finding:
     lacking = [kind for kind in subject.kinds(model) if kind not in subject.capabilities.kinds]
+    lacking += [fact for fact in subject.facts(model) if fact not in subject.capabilities.facts]
     missing = one.needs and not getattr(subject.capabilities, one.needs)
     try:
         if lacking:
@@ -217,7 +223,7 @@ def _refuses_kinds(subject: Subject, model: str, lacking: Sequence[str]) -> None
         if not all(kind in str(error) for kind in lacking):
             raise AssertionError(f"refuses the bundle but does not name {', '.join(lacking)}: {error}") from None
         return
-    raise AssertionError(f"declares no {', '.join(lacking)} blocks and opens a model that has them")
+    raise AssertionError(f"declares no {', '.join(lacking)} and opens a model that has them")
 
 
 def _refuses_call(needing: Callable[[Runtime], object], subject: Subject, model: str) -> None:

@@ -121,6 +121,15 @@ ED_IN nf nactivate(nf x, int kind) {
   nf t = ntanh(nmul(nset(0.7978845608028654f), nfma(nset(0.044715f), cube, x)));
   return nmul(nmul(nset(0.5f), x), nadd(nset(1.0f), t));
 }
+// Two halves of a gated MLP: activation(gate) * up; CLAMPED_SWIGLU, of gates up to 7 and ups from -7 to 7:
+// gate * sigmoid(1.702 gate) * (up + 1). Of a NaN: NaN.
+ED_IN nf nglu(nf gate, nf up, int kind) {
+  if (kind != edgedec::CLAMPED_SWIGLU) return nmul(nactivate(gate, kind), up);
+  const nf limit = nset(7.0f), one = nset(1.0f);
+  gate = nmin(limit, gate), up = nmax(nset(-7.0f), nmin(limit, up));
+  const nf act = ndiv(gate, nadd(one, nexp(nsub(nzero(), nmul(nset(1.702f), gate)))));
+  return nmul(act, nadd(up, one));
+}
 ED_IN vf vexp(vf a) { ED_EACH a.r[i] = nexp(a.r[i]); return a; }
 ED_IN vf vtanh(vf a) { ED_EACH a.r[i] = ntanh(a.r[i]); return a; }
 #undef ED_EACH

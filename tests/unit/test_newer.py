@@ -1,0 +1,111 @@
+"""Facts of decoders that came later: a bundle says the version that has them, engines without them refuse by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BundleCorrupt, CheckpointError
+from edgedec.models import architecture
+from edgedec.runtime import lacking_kinds
+from edgedec.runtimes.reference import attention, moe
+from edgedec.runtimes.tvm.support import library_lacks, sources_lack
+from edgedec.spec import Attention, ModelSpec, Moe
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, NEWER, SINK_LOGIT, newer
+from edgedec.testing.conformance.bundles import random_weights, write_bundle
+from edgedec.testing.conformance.models import MODELS
+
+EXPERTS = MODELS["experts of gpt-oss"]
+
+
+def only(block: Any) -> ModelSpec:
+    return replace(MODELS["plain"], layers=((block,),))
+
+
+HEADS = EXPERTS.attention[0]
+PLAIN = Moe(4, 2, 16)
+CASES = {
+    SINK_LOGIT: replace(HEADS, window=None),
+    EXPERT_BIAS: replace(PLAIN, bias=True),
+    CLAMPED: replace(PLAIN, clamped=True),
+    CHOICE_BIAS: replace(PLAIN, router_bias=True),
+}
+
+
+@pytest.mark.parametrize("fact", NEWER)
+def test_a_fact_is_in_the_version_and_in_refusals(fact: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="bundles are written with onnx")
+    from edgedec.export.onnx import unsupported_on_devices, whole_model_reason
+
+    spec = only(CASES[fact])
+    assert newer(spec) == (fact,)
+    bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))
+    assert bundle.manifest.version == 9
+    assert lacking_kinds(bundle, ("attention", "moe")) == f"has no {fact}, which this model needs"
+    assert lacking_kinds(bundle, ("attention", "moe"), facts=(fact,)) is None
+    for reason in (library_lacks(spec), sources_lack(spec), unsupported_on_devices(spec), whole_model_reason(spec)):
+        assert reason == f"it has {fact}"
+
+
+def test_other_bundles_keep_their_version_and_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="bundles are written with onnx")
+    spec = MODELS["experts"]
+    bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))
+    assert newer(spec) == ()
+    assert bundle.manifest.version == 4
+    text = (tmp_path / "b" / "edgedec.json").read_text()
+    assert not any(key in text for key in ("sink_logit", "logit_bias", "clamped", '"bias"'))
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (replace(PLAIN, router="softmax_topk", router_bias=True), "router_bias: a router of logits has none"),
+        (replace(PLAIN, shared_size=16, bias=True), "shared_size: beside experts that are clamped or have biases"),
+        (replace(PLAIN, shared_size=16, clamped=True), "shared_size: beside experts"),
+        (replace(PLAIN, clamped=True, activation="gelu"), "clamped: has an activation of its own, not gelu"),
+    ],
+)
+def test_facts_that_do_not_go_together_are_refused(block: Moe, said: str) -> None:
+    with pytest.raises(BundleCorrupt, match=said):
+        only(block).check()
+
+
+def test_clamped_experts() -> None:
+    """The example of the docstring, and each limit on its own side."""
+    gate, up = np.array([[9.0, -9.0, 2.0]], np.float32), np.array([[-8.0, 8.0, 0.5]], np.float32)
+    found = moe.clamped(gate, up)[0]
+    np.testing.assert_allclose(
+        found, [-41.99972, -9 / (1 + np.exp(1.702 * 9)) * 8, 2 / (1 + np.exp(-3.404)) * 1.5], 1e-5
+    )
+
+
+def test_a_score_of_no_token_takes_weight_and_gives_no_value() -> None:
+    """Two equal keys and an equal score of no token: each takes a third."""
+    block = Attention(2, 1, 2, 1.0, rope=None)
+    q, keys = np.ones((2, 1, 2), np.float32), np.full((1, 2, 2), 0.5, np.float32)
+    values = np.array([[[3.0, 0.0], [0.0, 3.0]]], np.float32)
+    seen, sink = np.ones((1, 2), bool), np.array([1.0, -1e9], np.float32)
+    y, paid = attention.attend(q, keys, values, seen, block, sink=sink)
+    np.testing.assert_allclose(y[0], [1.0, 1.0, 1.5, 1.5], rtol=1e-6)
+    np.testing.assert_allclose(paid[0], [1 / 3 + 0.5] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"swiglu_limit": 10.0}, "swiglu_limit is 10.0; supported is 7.0 only"),
+        ({"swiglu_alpha": 1.5}, "swiglu_alpha is 1.5; supported is 1.702 only"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    ],
+)
+def test_other_limits_are_refused(changes: dict[str, Any], said: str) -> None:
+    config = {"model_type": "gpt_oss", "vocab_size": 101, "hidden_size": 64, "intermediate_size": 32}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
+    config |= {"num_local_experts": 4, "num_experts_per_tok": 2} | changes
+    with pytest.raises(CheckpointError, match=said):
+        architecture(config).spec(config)
