@@ -1,4 +1,4 @@
-"""MiniMax-M2: norms on the whole of q and of k, a part of each head turned, a sigmoid router with a bias for the choice.
+"""MiniMax-M2: norms on the whole of q and of k, a part of each head turned, a sigmoid router, a bias for its choice.
 
 The modules that guess further tokens (`use_mtp`) are left out.
 """

@@ -109,13 +109,8 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
     model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            spread = (
-                3.0
-                if name.endswith(("gate_up_proj_bias", "sinks"))
-                else 0.3
-                if weight.ndim == 1
-                else 2.0 / weight.shape[-1] ** 0.5
-            )
+            spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
+            spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, to be seen
             middle = 1.0 if name.endswith("norm.weight") and "Gemma" not in config_name else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients

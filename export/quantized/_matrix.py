@@ -19,7 +19,8 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class QuantizedMatrix(ABC):
-    """name: of its first tensor in the checkpoint; shape: (out, in), of stacked experts (experts, in, out); dtype: what to call it."""
+    """name: of its first tensor in the checkpoint; shape: (out, in), of stacked experts (experts, in, out); dtype: what
+    to call it."""
 
     name: str
     shape: tuple[int, ...]

@@ -82,10 +82,7 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
     for row, logits in enumerate(biased):
         chosen, weights = chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
-            ups, downs = (
-                slice(expert * 2 * inner, (expert + 1) * 2 * inner),
-                slice(expert * hidden, (expert + 1) * hidden),
-            )
+            ups, downs = (slice(expert * n, (expert + 1) * n) for n in (2 * inner, hidden))
             up = get("gate_up")[ups] @ x[row] + (get("gate_up_bias")[ups] if block.bias else 0.0)
             act = cut_off(up) if block.clamped else gated(up[None], block.activation)[0]
             y = get("down")[downs] @ act + (get("down_bias")[downs] if block.bias else 0.0)

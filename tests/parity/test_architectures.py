@@ -241,8 +241,8 @@ KINDS = {
     "granitemoe": {"moe"},
     "granitemoehybrid": {"ssm"},
     "bamba": {"ssm", "mlp"},
-    **dict.fromkeys(("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe"), {"moe"}),
-    **dict.fromkeys(("glm4_moe", "dots1"), {"moe", "mlp"}),
+    **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
+    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1")},
 }
 
 

@@ -30,6 +30,7 @@ def _spec(**changes: Any) -> ModelSpec:
 
 # What no architecture guesses; the rest of its keys is left out.
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+DEEPSEEK = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
 HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 ASKED: dict[str, dict[str, Any]] = {
     "mixtral": EXPERTS,
@@ -43,10 +44,8 @@ ASKED: dict[str, dict[str, Any]] = {
         **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
         "shared_expert_intermediate_size": 32,
     },
-    **dict.fromkeys(
-        ("glm4_moe", "dots1"),
-        {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1},
-    ),
+    "glm4_moe": DEEPSEEK,
+    "dots1": DEEPSEEK,
     "granitemoe": EXPERTS,
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},

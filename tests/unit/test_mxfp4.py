@@ -88,8 +88,8 @@ def test_damaged_blocks_are_refused(tmp_path: Path) -> None:
     config, published, _ = tensors()
     config |= {"quantization_config": {"quant_method": "mxfp4"}}
     name = "model.layers.0.mlp.experts.down_proj"
+    short = published | {f"{name}_scales": published[f"{name}_scales"][:, :-1].copy()}
     with pytest.raises(BadTensor, match=r"down_proj_scales: has shape \[3, 63, 1\], expected \[3, 64, 1\]"):
-        short = published | {f"{name}_scales": published[f"{name}_scales"][:, :-1].copy()}
         written(tmp_path / "short", config, short)
     with pytest.raises(BadTensor, match="down_proj_scales: missing"):
         written(tmp_path / "none", config, {k: v for k, v in published.items() if k != f"{name}_scales"})

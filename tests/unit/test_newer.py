@@ -79,9 +79,8 @@ def test_clamped_experts() -> None:
     """The example of the docstring, and each limit on its own side."""
     gate, up = np.array([[9.0, -9.0, 2.0]], np.float32), np.array([[-8.0, 8.0, 0.5]], np.float32)
     found = moe.clamped(gate, up)[0]
-    np.testing.assert_allclose(
-        found, [-41.99972, -9 / (1 + np.exp(1.702 * 9)) * 8, 2 / (1 + np.exp(-3.404)) * 1.5], 1e-5
-    )
+    expected = [-41.99972, -9 / (1 + np.exp(1.702 * 9)) * 8, 2 / (1 + np.exp(-3.404)) * 1.5]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_score_of_no_token_takes_weight_and_gives_no_value() -> None:

@@ -21,9 +21,7 @@ _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
-_GPT_OSS = replace(
-    _MOE, router="softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True, inner_size=24
-)
+_GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
 MODELS: dict[str, ModelSpec] = {
     "plain": _spec("plain", (_HEADS, Mlp(96)), (replace(_HEADS, rope=1), Mlp(96)), (_HEADS, Mlp(96))),
