@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.bundle.integers import is_integer, low_bits
 from edgedec.bundle.manifest import LANES, Tensor
+from edgedec.export.block_offsets import of_product, with_offsets
 from edgedec.export.low_bits import codes_of, nibbles_of
 
 MICROSOFT = "com.microsoft"
@@ -120,7 +121,7 @@ class Graph:
                 block_size=tensor.block,
                 accuracy_level=4,
             )
-            return self.node("Add", [y, self._of_offsets(x, name)]) if tensor.offsets else y
+            return self.node("Add", [y, of_product(self, x, name)]) if tensor.offsets else y
         y = self.node("FusedMatMul", [x, self._plain(name)], domain=MICROSOFT, transB=1)
         return self.node("Add", [y, self.vector(bias)]) if bias else y
 
@@ -145,7 +146,7 @@ class Graph:
             gather_axis=0,
             quantize_axis=1,
         )
-        return self._narrowed(self._with_offsets(rows, ids, name), name)
+        return self._narrowed(with_offsets(self, rows, ids, name), name)
 
     def _picked(self, ids: str, name: str) -> str:
         """Rows `ids` of a packed matrix: their groups are gathered, their lanes picked and widened."""
@@ -166,30 +167,7 @@ class Graph:
         scales = self.node("Cast", [self._lane(packed, group, lane, (0, 1, 3, 2))], to=FLOAT)
         q, scales = (self.reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
         rows = self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1])
-        return self._narrowed(self._with_offsets(rows, ids, name), name)
-
-    def _of_offsets(self, x: str, name: str) -> str:
-        """What a matrix's offsets add to its product: they times the sums of the inputs of their blocks."""
-        tensor = self.tensors[name]
-        short = tensor.blocks * tensor.block - tensor.shape[1]
-        if short:
-            x = self.node("Pad", [x, self.constant(np.array([0] * 5 + [short], np.int64))])
-        parts = self.reshaped(x, [0, 0, tensor.blocks, tensor.block])
-        sums = self.node("ReduceSum", [parts, self.constant(np.array([-1], np.int64))], keepdims=0)
-        turned = f"{name}.offsets_turned"
-        if not any(turned in node.output for node in self._nodes):
-            self.node("Transpose", [self._halves(name, "offsets")], out=turned, perm=[1, 0])
-        return self.node("MatMul", [sums, turned])
-
-    def _with_offsets(self, rows: str, ids: str, name: str) -> str:
-        """Rows `ids` of a matrix [1, rows, width of whole blocks], with the offsets of their blocks."""
-        tensor = self.tensors[name]
-        if not tensor.offsets:
-            return rows
-        offsets = self.node("Gather", [self._halves(name, "offsets"), ids])
-        parts = self.reshaped(rows, [0, 0, tensor.blocks, tensor.block])
-        last = self.constant(np.array([-1], np.int64))
-        return self.reshaped(self.node("Add", [parts, self.node("Unsqueeze", [offsets, last])]), [0, 0, -1])
+        return self._narrowed(with_offsets(self, rows, ids, name), name)
 
     def _nibbles(self, data: str) -> str:
         """data uint8 [...] -> [..., 2], the low nibble first."""
@@ -223,9 +201,9 @@ class Graph:
         return nibbles_of(self, data, tensor) if low_bits([tensor.format]) else data
 
     def _scales(self, name: str) -> str:
-        return self._halves(name, "scales")
+        return self.halves(name, "scales")
 
-    def _halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
+    def halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
         """The block scales or offsets [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
         tensor, wide = self.tensors[name], f"{name}.{what}_f32"
         if any(wide in node.output for node in self._nodes):
