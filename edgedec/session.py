@@ -39,7 +39,7 @@ from edgedec.search.found import SearchResult
 from edgedec.search.opening import as_job, found, open_search
 from edgedec.search.running import SearchRun
 from edgedec.speculation.choose import session_drafter
-from edgedec.speculation.saved import load_state, save_state, state_path
+from edgedec.speculation.state import load_state, save_state, state_path
 from edgedec.text.stream import TextStream
 from edgedec.verbs import PromptVerbs
 

@@ -20,10 +20,9 @@ from edgedec.drafters.datastore import drafter_of
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import make as make_recycling
 from edgedec.runtime import Runtime
-from edgedec.speculation.bank import NAMED, Bank, Terms, TextAccount, risked
+from edgedec.speculation.bank import NAMED, Bank, Experience, Terms, TextAccount, risked
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.decide import watched
-from edgedec.speculation.experience import Experience
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import SURE, Prices
 from edgedec.speculation.record import DrafterRecord
@@ -107,11 +106,11 @@ class Oracle:
 
     def begin(self, context: Context) -> list[float]:
         """The chances of the nodes that it offers, the likeliest first."""
-        outside: Any = SimpleNamespace(plain=self.struct.plain, draft=self.struct.draft)
+        between: Any = SimpleNamespace(plain=self.struct.plain, draft=self.struct.draft)
         costs: Any = SimpleNamespace(seconds=list(self.native._seconds), per_cell=self.struct.per_cell)
         cached = context.cache.length
         ends = Ends(self.struct.after, self.struct.ties)
-        self.prices = prices = Prices.of(costs, outside, self.struct.sequences, cached, ends=ends)
+        self.prices = prices = Prices.of(costs, between, self.struct.sequences, cached, ends=ends)
         self.costs, self.why, self.watched = costs, "waiting", False
         self.order, self.kept = list[int](), list[int]()
         self.bank.open(prices.call)

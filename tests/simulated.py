@@ -28,7 +28,7 @@ from edgedec.runtime import Call, CallResult, Capabilities
 from edgedec.speculation import governor as governor_module
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.probing import Survey
+from edgedec.speculation.probing import RowProbe
 from edgedec.speculation.state import SharedLearning
 
 VOCAB = 997
@@ -160,7 +160,7 @@ class Simulation:
                 if hasattr(module, clock):
                     monkeypatch.setattr(module, clock, lambda: self.runtime.now)
         self.costs = Costs({}, largest=256)
-        self.survey = Survey(self.costs)
+        self.row_probe = RowProbe(self.costs)
 
     def run(self, n: int, right: float, tokens: int, fixed: int = -1) -> float:
         """Tokens a second; fixed: 0 governed, -1 no drafts."""
@@ -168,7 +168,7 @@ class Simulation:
         texts = [text_from(3 + i, 3 * tokens + 20) for i in range(n)]
         dials = [TimedDial(self.runtime, text, right, i) for i, text in enumerate(texts)]
         governors = [
-            Governor([("dial", dial)], lambda: self.costs, fixed, survey=lambda costs: self.survey, shared=shared)
+            Governor([("dial", dial)], lambda: self.costs, fixed, row_probe=lambda costs: self.row_probe, shared=shared)
             for dial in dials
         ]
         drafters: list[Drafter] = [Off() if fixed < 0 else governor for governor in governors]
@@ -199,7 +199,7 @@ def measured(seconds: Seconds, monkeypatch: pytest.MonkeyPatch, python: Python |
     simulation.costs = Costs(
         {k: seconds(k, 0) for k in COUNTS}, per_cell=seconds(1, 1000) / 1000 - seconds(1, 0) / 1000
     )
-    simulation.costs.outside.start(simulation.runtime.python.step)
-    simulation.survey = Survey(simulation.costs)
-    simulation.survey.due = lambda rows, most: 0  # type: ignore[method-assign]
+    simulation.costs.between.start(simulation.runtime.python.step)
+    simulation.row_probe = RowProbe(simulation.costs)
+    simulation.row_probe.due = lambda rows, most: 0  # type: ignore[method-assign]
     return simulation

@@ -5,7 +5,7 @@ the largest chances of all sequences run, as many as maximise the expected token
 
     maximise over n:  (tokens + c_1 + … + c_n) / seconds(rows + n),     c_1 ≥ c_2 ≥ … of all sequences merged
 
-tokens, rows: of the call without drafts; seconds: of the call, plus the time outside of it, verification of the drafts
+tokens, rows: of the call without drafts; seconds: of the call, plus the time between calls, verification of the drafts
 included. A node's chance is never above its parent's, so the first n nodes form a tree in every sequence; no other n
 nodes have a larger sum, so this choice of n nodes is optimal. Where seconds(rows) is convex the ratio has one peak;
 measured curves have steps, so every n is tried.
@@ -56,8 +56,8 @@ def text_cells(rows: int, context: int) -> int:
 class Offer(NamedTuple):
     """A draft before it is cut: the probability that each node's whole path is accepted, descending. The answer is a
     `Grant`: how many of the first nodes may run. rows, tokens: of the sequence's call without the draft; reading: how
-    many of these rows belong to a prompt and produce no token; context: cached tokens; outside: seconds outside of the
-    call per sequence; extra: the seconds that a draft of any size adds to that."""
+    many of these rows belong to a prompt and produce no token; context: cached tokens; between: seconds between
+    calls per sequence; extra: the seconds that a draft of any size adds to that."""
 
     chances: Sequence[float]
     rows: int
@@ -65,7 +65,7 @@ class Offer(NamedTuple):
     costs: CostSurface
     reading: int = 0
     tokens: float = 1.0
-    outside: float = 0.0
+    between: float = 0.0
     extra: float = 0.0
 
 
@@ -118,7 +118,7 @@ def allocate(
     plain, tokens = _plain(costs, offers, others, rows, cells, buckets)
     with_rows = _seconds(costs, rows + 1 + np.arange(len(order)), buckets)
     with_rows += costs.per_cell * (cells + (1 - READING) * np.cumsum(context[owner[order]]))
-    with_rows += sum(offer.outside for offer in offers) + _extra(offers, owner[order])
+    with_rows += sum(offer.between for offer in offers) + _extra(offers, owner[order])
     speeds = (tokens + np.cumsum(chances[order])) / with_rows / plain
     best = int(np.argmax(speeds)) if len(order) else -1
     if best < 0 or not _worth(float(speeds[best]), tokens + float(chances[order[: best + 1]].sum()), tokens):
@@ -141,7 +141,7 @@ def best_of_one(offer: Offer, others: Others, largest: int, buckets: Sequence[in
         return _NOTHING
     plain, tokens = _plain(costs, (offer,), others, rows, cells, buckets)
     seconds, each = costs.seconds, (1 - READING) * costs.per_cell * offer.context
-    extra = costs.per_cell * cells + offer.outside + offer.extra
+    extra = costs.per_cell * cells + offer.between + offer.extra
     best, nodes, found, without = plain, 0, tokens, tokens
     for n, chance in enumerate(offer.chances[:room], 1):
         tokens += chance
@@ -168,16 +168,16 @@ def _plain(
     """Tokens per second of the call without drafts, and its tokens; prompt rows count as in the module's docstring."""
     tokens = sum(offer.tokens for offer in offers) + others.tokens
     decoding = sum(offer.rows - offer.reading for offer in offers) + others.decoding
-    outside = sum(offer.outside for offer in offers)
-    whole = _at(costs, rows, buckets) + costs.per_cell * cells + outside
+    between = sum(offer.between for offer in offers)
+    whole = _at(costs, rows, buckets) + costs.per_cell * cells + between
     if decoding == rows:
         return tokens / whole, tokens
-    alone = _at(costs, decoding, buckets) + costs.per_cell * cells * decoding / rows + outside
+    alone = _at(costs, decoding, buckets) + costs.per_cell * cells * decoding / rows + between
     return tokens / alone, tokens * whole / alone
 
 
 def _extra(offers: Sequence[Offer], owners: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The seconds that drafts add outside of the call: once per sequence with a drafted row. owners: by node, in
+    """The seconds that drafts add between calls: once per sequence with a drafted row. owners: by node, in
     order."""
     found, first = np.zeros(len(owners)), np.unique(owners, return_index=True)
     for owner, at in zip(*first, strict=True):

@@ -26,7 +26,7 @@ _SMOOTH, _SPIKE, _KNOWN = 0.05, 3.0, 2
 _FADE = 0.998
 
 
-class OutsideTime:
+class BetweenCalls:
     """The mean time between calls. `plain`: seconds per sequence, without drafts; `draft`: the seconds that a
     sequence's drafted rows add, besides the drafters' own time: building, verifying and committing them, and the
     processor's caches that they displace. A runtime's sessions share it, and it is saved with the costs of calls."""
@@ -71,8 +71,8 @@ class OutsideTime:
 
 class Gaps:
     """The host time of one loop or one batch, between forwards of the text's own model; forwards of draft models belong
-    to the time between them. `total`: seconds outside of forwards, without the consumer's time; `forwards`: their
-    number; `tokens`: tokens delivered to the consumer. watched: a drafter works before the next forward; `outside`: the
+    to the time between them. `total`: seconds between forwards, without the consumer's time; `forwards`: their
+    number; `tokens`: tokens delivered to the consumer. watched: a drafter works before the next forward; `between`: the
     means that are updated, None while no drafter has worked."""
 
     __slots__ = (
@@ -83,8 +83,8 @@ class Gaps:
         "_last_drafts",
         "_passed",
         "_since",
+        "between",
         "forwards",
-        "outside",
         "tokens",
         "total",
         "watched",
@@ -94,40 +94,40 @@ class Gaps:
         self.total = 0.0
         self.forwards = self.tokens = 0
         self.watched = False
-        self.outside: OutsideTime | None = None
+        self.between: BetweenCalls | None = None
         self._passed = self._counted = self._consumed = 0.0
         self._drafting = self._last_drafts = 0
         # This thread's processor time and the clock's time when watching began; clock 0: it began at the last forward's
         # end.
         self._busy, self._since = -1.0, 0.0
 
-    def watch(self, outside: OutsideTime) -> None:
+    def watch(self, between: BetweenCalls) -> None:
         """Note that a drafter begins to work."""
-        self.watched, self.outside = True, outside
+        self.watched, self.between = True, between
         if self._busy < 0 and FINE:
             self._busy, self._since = thread_time(), perf_counter()
 
-    def add_forward(self, outside: float, sequences: int = 1, own: bool = True) -> None:
-        """Note that a forward of so many sequences begins, `outside` seconds after the end of the last one. own: of the
+    def add_forward(self, between: float, sequences: int = 1, own: bool = True) -> None:
+        """Note that a forward of so many sequences begins, `between` seconds after the end of the last one. own: of the
         text's model, not of a draft in progress."""
-        outside -= self._consumed
+        between -= self._consumed
         if self._busy >= 0:
-            passed = perf_counter() - self._since if self._since else outside
-            outside -= max(0.0, passed - _ALL * (thread_time() - self._busy))
+            passed = perf_counter() - self._since if self._since else between
+            between -= max(0.0, passed - _ALL * (thread_time() - self._busy))
             self._busy = -1.0
-        outside = max(outside, 0.0)
-        self.total += outside
-        self._passed += outside
+        between = max(between, 0.0)
+        self.total += between
+        self._passed += between
         self._consumed = 0.0
         if own:
             self._add_own(sequences)
 
     def _add_own(self, sequences: int) -> None:
         self.forwards += 1
-        if self.outside is not None and self.forwards > 1:
-            # Most of a draft's time outside of calls is after its call.
+        if self.between is not None and self.forwards > 1:
+            # Most of a draft's time between calls is after its call.
             drafts = self._last_drafts or self._drafting
-            self.outside.add(self._passed, self._counted, sequences, drafts)
+            self.between.add(self._passed, self._counted, sequences, drafts)
         self._last_drafts, self._drafting = self._drafting, 0
         self._passed = self._counted = 0.0
 

@@ -9,7 +9,9 @@ the chance that all of them are wrong (`risked`). So whatever the guesses are, d
 
 The balance is at most `Terms.most` calls: what one text gains must not pay for many losses in others. A text may also
 risk what it gained itself (`TextAccount.own`), up to `_OWN` calls. Sessions of one thread share one bank, so that many
-short texts lose no more than one long text."""
+short texts lose no more than one long text.
+
+`Means` and `Experience` are what a drafter's proposals took and brought: in one text, and in all texts of a runtime."""
 
 from __future__ import annotations
 
@@ -22,6 +24,9 @@ _OWN = 4.0
 _SUREST = 0.1
 # The decay per call of the guess statistics, and the number of prior guesses that count as good as expected.
 _KEEP, _GOOD = 0.99, 4.0
+# Proposals until a drafter is judged; the first wait of one that does not pay, in calls; the rate of running means; the
+# cap of a time in multiples of the mean: more is another program's.
+TRIAL, FIRST, SMOOTH, _SPIKE = 8, 16, 0.1, 4.0
 
 
 @dataclass(frozen=True)
@@ -122,3 +127,46 @@ def risked(left: float, first: float) -> float:
     0.3 ms left, and the first token is right in 9 of 10 cases -> 3 ms
     """
     return left / max(1.0 - first, _SUREST)
+
+
+class Means(Structure):
+    """Running means of proposals: their `seconds`, the `tokens` that they are expected to add, the `rows` that ran.
+    `n`: how many proposals there were. In memory that the runtime's own governor reads and writes too, as are the other
+    structures of this package."""
+
+    seconds: float
+    tokens: float
+    rows: float
+    n: int
+    _fields_ = (("seconds", c_double), ("tokens", c_double), ("rows", c_double), ("n", c_int64))
+
+    def add(self, seconds: float, tokens: float, rows: float, smooth: float = SMOOTH) -> None:
+        """Add a proposal. The first time counts until the second is known: it includes opening what is needed."""
+        self.n += 1
+        if self.n == 2:
+            self.seconds = min(self.seconds, seconds)
+        elif self.n > TRIAL:
+            seconds = min(seconds, _SPIKE * self.seconds)
+        rate = max(smooth, 1 / self.n)
+        self.seconds += (seconds - self.seconds) * rate
+        self.tokens += (tokens - self.tokens) * rate
+        self.rows += (rows - self.rows) * rate
+
+
+class Experience(Means):
+    """What a drafter did in all texts of a thread. `calls`: of all these texts; `until`: no text that does not know
+    better tries it before so many; `wait`: the next such wait."""
+
+    calls: int
+    until: int
+    wait: int
+    _fields_ = (("calls", c_int64), ("until", c_int64), ("wait", c_int64))  # type: ignore[assignment]  # more fields
+
+    def __init__(self, seconds: float = 0.0, tokens: float = 0.0, rows: float = 0.0, n: int = 0) -> None:
+        super().__init__(seconds, tokens, rows, n)
+        self.wait = FIRST
+
+    @classmethod
+    def known(cls, seconds: float, tokens: float, rows: float) -> Experience:
+        """That of an earlier process."""
+        return cls(seconds, tokens, rows, TRIAL)

@@ -21,7 +21,7 @@ from edgedec.errors import UsageError
 from edgedec.opened import OpenedModel
 from edgedec.plugins import Words
 from edgedec.speculation.bank import AUTO, NAMED, Terms
-from edgedec.speculation.cost_files import host_costs, survey_of
+from edgedec.speculation.cost_files import host_costs, probe_of
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.deferred import Deferred
 from edgedec.speculation.governor import Governor
@@ -110,7 +110,7 @@ def _governor(
         return host_costs(host.runtime, host.bundle)
 
     kind = PromptingGovernor if has_prompts(drafters) else Governor
-    return kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, _shared(host), terms)
+    return kind(drafters, costs, fixed, host.runtime.capabilities.trees, probe_of, _shared(host), terms)
 
 
 def _shared(host: DrafterContext) -> SharedLearning | None:

@@ -26,7 +26,7 @@ from edgedec.runtime import (
 from edgedec.speculation.bank import TextAccount
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.prices import UsefulRows
-from edgedec.speculation.probing import Survey
+from edgedec.speculation.probing import RowProbe
 from edgedec.speculation.reasons import NO_GUESS, REFUSED
 from edgedec.speculation.record import DrafterRecord
 
@@ -184,15 +184,15 @@ class TableSteps:
         names: Sequence[str],
         named: bool,
         costs: Costs,
-        survey: Survey | None,
+        row_probe: RowProbe | None,
     ) -> None:
-        self._merger, self._names, self._costs, self._survey = merger, names, costs, survey
+        self._merger, self._names, self._costs, self._probe = merger, names, costs, row_probe
         self.governor, self._record = merger.governor(record, account, named), record
 
     def renew(self, context: Context, useful: UsefulRows, sequences: int) -> None:
         """Set the terms of the next steps."""
-        costs, outside = self._costs, self._costs.outside
-        terms = StepCosts(costs.seconds, costs.per_cell, outside.plain, outside.draft, useful.limit, useful.least)
+        costs, between = self._costs, self._costs.between
+        terms = StepCosts(costs.seconds, costs.per_cell, between.plain, between.draft, useful.limit, useful.least)
         self.governor.renew(terms, sequences, context.n_prompt, context.left, context.cache.capacity)
         self.governor.end_among(*context.ends)
 
@@ -213,8 +213,8 @@ class TableSteps:
 
     def add_call(self, done: Stepped) -> None:
         costs = self._costs
-        if costs.add_step(done.rows, done.seconds, done.cells, not done.drafts) and self._survey is not None:
-            self._survey.add(done.seconds, costs.seconds[min(self.governor.sequences, costs.most)])
+        if costs.add_step(done.rows, done.seconds, done.cells, not done.drafts) and self._probe is not None:
+            self._probe.add(done.seconds, costs.seconds[min(self.governor.sequences, costs.most)])
 
     def name(self, by: int) -> str:
         return self._merger.name(by, self._names)

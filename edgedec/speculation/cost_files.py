@@ -13,9 +13,9 @@ from edgedec.bundle.folder import Bundle
 from edgedec.runtime import Runtime, available_cores
 from edgedec.spec import Attention, ModelSpec
 from edgedec.spec.macs import row_macs
+from edgedec.speculation.bank import TRIAL, Experience
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.experience import TRIAL, Experience
-from edgedec.speculation.probing import Survey
+from edgedec.speculation.probing import RowProbe
 from edgedec.storage.files import cache_folder, replacing
 
 # The version of the file's contents; part of its name.
@@ -24,8 +24,8 @@ VERSION = 4
 _ATTENTION = 2.0
 _LARGEST = 1024
 
-# Weak keys, and the survey's callback has a weak reference to the costs: otherwise no entry would ever be freed.
-_known: WeakKeyDictionary[Runtime, tuple[Costs, Survey]] = WeakKeyDictionary()
+# Weak keys, and the row probe's callback has a weak reference to the costs: otherwise no entry would ever be freed.
+_known: WeakKeyDictionary[Runtime, tuple[Costs, RowProbe]] = WeakKeyDictionary()
 
 
 def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
@@ -33,19 +33,19 @@ def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
     if runtime in _known:
         return _known[runtime][0]
     path = _path(runtime, bundle)
-    points, per_cell, outside, known = _read(path) or ({}, 0.0, 0.0, {})
+    points, per_cell, between, known = _read(path) or ({}, 0.0, 0.0, {})
     found = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
     found.cell_calls = cell_calls(runtime.spec)
-    found.outside.start(outside)
+    found.between.start(between)
     found.experiences |= known
     costs = ref(found)
-    _known[runtime] = found, Survey(found, lambda: _write(path, costs()))
+    _known[runtime] = found, RowProbe(found, lambda: _write(path, costs()))
     return found
 
 
-def survey_of(costs: Costs) -> Survey | None:
-    """The survey that completes these costs; None if they are not a runtime's."""
-    return next((survey for known, survey in list(_known.values()) if known is costs), None)
+def probe_of(costs: Costs) -> RowProbe | None:
+    """The row probe that completes these costs; None if they are not a runtime's."""
+    return next((row_probe for known, row_probe in list(_known.values()) if known is costs), None)
 
 
 def cell_calls(spec: ModelSpec) -> float:
@@ -91,18 +91,18 @@ def _cpu() -> str:
 
 
 def _read(path: Path) -> tuple[dict[int, float], float, float, dict[str, Experience]] | None:
-    """Seconds by rows, of a cell, and outside of a call (0: unknown), and what drafters took and brought; None if there
+    """Seconds by rows, of a cell, and between calls (0: unknown), and what drafters took and brought; None if there
     is no file, or if its contents are invalid."""
     try:
         kept = json.loads(path.read_text())
         points = {int(k): float(s) for k, s in kept["rows"].items()}
-        per_cell, outside = float(kept["per_cell"]), float(kept.get("outside", 0.0))
+        per_cell, between = float(kept["per_cell"]), float(kept.get("between", 0.0))
         known = {str(name): Experience.known(*map(float, means)) for name, means in kept.get("drafters", {}).items()}
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return None
     fine = points and 0 <= per_cell < 1 and all(0 < k <= _LARGEST and 0 < s < 3600 for k, s in points.items())
     fine = fine and all(0 <= x < 3600 for each in known.values() for x in (each.seconds, each.tokens, each.rows))
-    return (points, per_cell, outside, known) if fine and 0 <= outside < 1 else None
+    return (points, per_cell, between, known) if fine and 0 <= between < 1 else None
 
 
 def _write(path: Path, costs: Costs | None) -> None:
@@ -112,8 +112,8 @@ def _write(path: Path, costs: Costs | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             kept: dict[str, Any] = {"rows": costs.points(), "per_cell": costs.per_cell}
-            if costs.outside.known:
-                kept["outside"] = costs.outside.plain
+            if costs.between.known:
+                kept["between"] = costs.between.plain
             kept["drafters"] = {
                 name: (each.seconds, each.tokens, each.rows)
                 for name, each in costs.experiences.items()

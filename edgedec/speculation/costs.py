@@ -5,7 +5,7 @@
 The curve decides how much drafting can pay: if eight rows cost as much as one, wide trees are free; if they cost eight
 times as much, no draft pays. It is a polyline through measured points. Every call of the whole stack corrects the
 points next to its number of rows, and all others less, as the host's speed may have changed for all. `per_cell` is the
-slope of a regression over the last calls. A `survey` measures missing points.
+slope of a regression over the last calls. A row probe measures missing points.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from threading import Lock
 
 import numpy as np
 
-from edgedec.decoding.host_time import OutsideTime
-from edgedec.speculation.experience import TRIAL, Experience
+from edgedec.decoding.host_time import BetweenCalls
+from edgedec.speculation.bank import TRIAL, Experience
 
 # The rates at which a point, and all others, follow a measurement; the largest log error that counts (a factor of two).
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
@@ -53,7 +53,7 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]`: of a call of k rows after an empty text, k from 1 to `most`; `per_cell`: the seconds that each
-    cached token adds to a single row; `outside`: the time outside of calls; `experiences`: of heads and
+    cached token adds to a single row; `between`: the time between calls; `experiences`: of heads and
     draft models, by name. Sessions of one runtime share one, in any
     threads."""
 
@@ -66,7 +66,7 @@ class Costs:
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
         self._unwritten, self._passed = 0, 0.0
-        self.outside, self.experiences = OutsideTime(), dict[str, Experience]()
+        self.between, self.experiences = BetweenCalls(), dict[str, Experience]()
         self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
         # The estimate of `per_cell` in calls of one row; 0: unknown.

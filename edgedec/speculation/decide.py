@@ -16,7 +16,7 @@ from dataclasses import replace
 from edgedec.decoding.allocation import CostSurface, Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft
-from edgedec.decoding.host_time import OutsideTime
+from edgedec.decoding.host_time import BetweenCalls
 from edgedec.runtime import WatchPrices
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.proposals import Proposals
@@ -39,17 +39,17 @@ def allowed(context: Context, found: Proposals, order: list[int], row: float) ->
 
 
 def offer_of(
-    found: Proposals, context: Context, order: Sequence[int], costs: CostSurface, trust: float, outside: OutsideTime
+    found: Proposals, context: Context, order: Sequence[int], costs: CostSurface, trust: float, between: BetweenCalls
 ) -> Offer:
-    """The offer of these nodes for the next call; trust: the factor on chances; outside: the time outside of calls."""
+    """The offer of these nodes for the next call; trust: the factor on chances; between: the time between calls."""
     chances = found.merger.chances
     reading, tokens, rows = len(context.ids) - context.cache.length - 1, 1.0, found.drawn_rows
     if found.drawn_by is not None:
         rate = found.drawn_by.drawn_rate
         tokens += sum(rate ** (n + 1) for n in range(rows))
     offered = [trust * chances[node] for node in order]
-    extra = 0.0 if rows else outside.draft
-    return Offer(offered, 1 + reading + rows, context.cache.length, costs, reading, tokens, outside.plain, extra)
+    extra = 0.0 if rows else between.draft
+    return Offer(offered, 1 + reading + rows, context.cache.length, costs, reading, tokens, between.plain, extra)
 
 
 def cut(found: Proposals, context: Context, kept: Sequence[int], names: Sequence[str], why: str) -> Draft:

@@ -18,8 +18,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter, Proposal, State
 from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
-from edgedec.speculation.bank import Bank
-from edgedec.speculation.experience import Means
+from edgedec.speculation.bank import Bank, Means
 from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
 
 # The calls until the balance is looked at again.

@@ -21,7 +21,7 @@ from edgedec.speculation.compiled import TableSteps, compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.decide import expected_of
 from edgedec.speculation.prices import SURE, Prices, UsefulRows
-from edgedec.speculation.probing import Survey
+from edgedec.speculation.probing import RowProbe
 from edgedec.speculation.reasons import BANK, PROMPT, USED, WAITING
 from edgedec.speculation.record import DrafterRecord
 from edgedec.speculation.state import SharedLearning
@@ -41,13 +41,13 @@ class Governed:
         self,
         drafters: Sequence[tuple[str, Drafter]],
         costs: Callable[[], Costs],
-        survey: Callable[[Costs], Survey | None],
+        row_probe: Callable[[Costs], RowProbe | None],
         shared: SharedLearning | None,
         terms: Terms,
     ) -> None:
-        self._measure, self._find_survey = costs, survey
+        self._measure, self._find_probe = costs, row_probe
         self._costs: Costs | None = None
-        self._survey: Survey | None = None
+        self._probe: RowProbe | None = None
         self._shared = shared
         self.members = [self._record(name, drafter) for name, drafter in drafters]
         self._names = [member.name for member in self.members]
@@ -80,7 +80,7 @@ class Governed:
         """The costs of calls, created on first use."""
         if self._costs is None:
             self._costs = self._measure()
-            self._survey = self._find_survey(self._costs)
+            self._probe = self._find_probe(self._costs)
             for _, member in self._others:
                 if member.drafter.effort is not None:
                     member.shared = self._costs.experience(member.name)
@@ -137,7 +137,7 @@ class Governed:
     def _begin(self, context: Context) -> None:
         """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
         costs, self._sequences, steps = self.costs, context.concurrent + 1, self._drain()
-        context.gaps.watch(costs.outside)
+        context.gaps.watch(costs.between)
         self._gaps, n, rested = context.gaps, len(context.ids), self._rested()
         self._prices, self._watched = None, False
         if n == context.cache.length + 1:
@@ -145,7 +145,7 @@ class Governed:
         if costs.covers(self._sequences):
             length = context.cache.length
             prices = self._prices = Prices.of(
-                costs, costs.outside, self._sequences, length, n - length - 1, context.ends
+                costs, costs.between, self._sequences, length, n - length - 1, context.ends
             )
             self.account.bank.open(prices.call)
             if self._length:
@@ -203,19 +203,19 @@ class Governed:
         calls = self._calls_to_rest(prices, tables=False) if context.left else 0
         if not calls or group is None or compiled is None:
             return None
-        calls = calls if self._survey is None or self._survey.complete(self._sequences) else min(calls, _REST)
+        calls = calls if self._probe is None or self._probe.complete(self._sequences) else min(calls, _REST)
         if self._steps is None:
             named = self._terms is not AUTO
-            self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._survey)
+            self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._probe)
         self._steps.renew(context, self._useful, self._sequences)
         return Draft(rest=calls, steps=self._steps)
 
     def _add_call(self, rows: int, seconds: float, cells: int) -> None:
         """Learn what a call took."""
         costs = self.costs
-        if costs.add(rows, seconds, cells) and self._survey is not None:
+        if costs.add(rows, seconds, cells) and self._probe is not None:
             plain = self._prices.call if self._prices is not None else costs.seconds[min(self._sequences, costs.most)]
-            self._survey.add(seconds, plain)
+            self._probe.add(seconds, plain)
 
     def _drain(self) -> int:
         """Account for the steps that the runtime has made by itself since the last call; returns their number."""

@@ -29,7 +29,7 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.decide import allowed, beyond, cut, note_runs, offer_of, probing, unrun, watched
 from edgedec.speculation.governed import Governed
 from edgedec.speculation.prices import Prices
-from edgedec.speculation.probing import Survey
+from edgedec.speculation.probing import RowProbe
 from edgedec.speculation.proposals import Proposals, drawn_limit, judge
 from edgedec.speculation.reasons import BANK, CONSTRAINT, MEASURING, NO_GUESS, NO_ROOM, REFUSED, TEXTS, WAITING
 from edgedec.speculation.record import DrafterRecord
@@ -41,9 +41,9 @@ _SAMPLE = 16
 
 
 class Governor(Governed):
-    """A drafter made of drafters. `costs`: the cost of calls; `survey` completes them. fixed: the tokens of each draft;
-    0: chosen by cost. trees: False for chains only. `shared`: the learning that sessions share; terms: what may be
-    lost."""
+    """A drafter made of drafters. `costs`: the cost of calls; `row_probe` completes them. fixed: the tokens of each
+    draft; 0: chosen by cost. trees: False for chains only. `shared`: the learning that sessions share; terms: what may
+    be lost."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Governor(Governed):
         costs: Callable[[], Costs],
         fixed: int = 0,
         trees: bool = True,
-        survey: Callable[[Costs], Survey | None] = lambda costs: None,
+        row_probe: Callable[[Costs], RowProbe | None] = lambda costs: None,
         shared: SharedLearning | None = None,
         terms: Terms = AUTO,
     ) -> None:
-        super().__init__(drafters, costs, survey, shared, terms)
+        super().__init__(drafters, costs, row_probe, shared, terms)
         self.effort: Effort | None = None
         self._fixed, self._trees, self._calls = fixed, trees, 0
         self._forget()
@@ -77,8 +77,8 @@ class Governor(Governed):
             self._learners = list(self.members)
             if nodes > 0:
                 return self._propose(context, nodes, min_path_prob, self._others, 0)
-        survey = self._survey
-        probe = 0 if self._fixed or survey is None else survey.more(self._sequences, nodes)
+        row_probe = self._probe
+        probe = 0 if self._fixed or row_probe is None else row_probe.more(self._sequences, nodes)
         self._probing = probe > 0
         if nodes < 1 and not (context.left and prices):
             return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, began)
@@ -216,7 +216,7 @@ class Governor(Governed):
             since = perf_counter()
             weight = 1.0 if self._prices is None else self._prices.weight
             trust = weight * self.account.bank.trust
-            grant = yield offer_of(found, context, order, self.costs, trust, self.costs.outside)
+            grant = yield offer_of(found, context, order, self.costs, trust, self.costs.between)
             waited = perf_counter() - since
         self._kept = order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows

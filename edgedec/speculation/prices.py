@@ -1,12 +1,12 @@
 """What a token is worth and what a drafted row costs, in a call with the other sequences, by the cost model.
 
-token = seconds(sequences, context) / sequences + the time outside of calls
+token = seconds(sequences, context) / sequences + the time between calls
 k rows = seconds(sequences + k, context) - seconds(sequences, context)
 
 Where no further texts come, as at the end of a batch, a token that a text gets sooner only makes the call smaller in
 which the text ends: with k texts that end later
 
-token = seconds(k + 1, context) - seconds(k, context) + the time outside of calls
+token = seconds(k + 1, context) - seconds(k, context) + the time between calls
 
 So the text that ends last is worth most, and one that is ahead of the others little.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from edgedec.decoding.allocation import READING
 from edgedec.decoding.context import NEVER, Ends
-from edgedec.decoding.host_time import OutsideTime
+from edgedec.decoding.host_time import BetweenCalls
 from edgedec.speculation.costs import Costs
 
 # The chance that every guess is assumed to have when the largest useful tree is computed.
@@ -31,7 +31,7 @@ _AGAIN, _CHANGED = 256, 0.1
 
 class Prices(NamedTuple):
     """`token`: the seconds of a token without drafts; `call`: of a call of one row of every sequence; `added`: the
-    seconds that k drafted rows of this sequence add to it, k from 0; `draft`: the seconds that a draft adds outside of
+    seconds that k drafted rows of this sequence add to it, k from 0; `draft`: the seconds that a draft adds between
     calls, besides the drafters' own time; `sequences`: of the call; `each`: the attention of a drafted row to the text
     before it; `weight`: `token` relative to that of a text among others that are replaced when they end."""
 
@@ -45,18 +45,18 @@ class Prices(NamedTuple):
 
     @classmethod
     def of(
-        cls, costs: Costs, outside: OutsideTime, sequences: int, context: int, reading: int = 0, ends: Ends = NEVER
+        cls, costs: Costs, between: BetweenCalls, sequences: int, context: int, reading: int = 0, ends: Ends = NEVER
     ) -> Prices:
         """In a call of `sequences` sequences after `context` tokens each; reading: the rows of a prompt in it."""
         seconds, cell, last = costs.seconds, costs.per_cell * context, len(costs.seconds) - 1
         rows, each = min(sequences + reading, last), (1 - READING) * cell
         added = [after - seconds[rows] + n * each for n, after in enumerate(seconds[rows : rows + _MOST + 1])]
         call = seconds[min(sequences, last)] + cell * sequences
-        mean = token = call / sequences + outside.plain
+        mean = token = call / sequences + between.plain
         if ends.ties:
             after = seconds[min(ends.after, last)] if ends.after else 0.0
-            token = (seconds[min(ends.after + ends.ties, last)] - after) / ends.ties + cell + outside.plain
-        return cls(token, call, added, outside.draft, sequences, each, token / mean)
+            token = (seconds[min(ends.after + ends.ties, last)] - after) / ends.ties + cell + between.plain
+        return cls(token, call, added, between.draft, sequences, each, token / mean)
 
     @property
     def row(self) -> float:
@@ -71,7 +71,7 @@ class Prices(NamedTuple):
         return self.added[low] + (rows - low) * (self.added[high] - self.added[low])
 
     def affordable(self, seconds: float) -> int:
-        """The most rows that add no more than `seconds` with the time outside of the call."""
+        """The most rows that add no more than `seconds` with the time between calls."""
         rows = len(self.added) - 1
         while rows and self.added[rows] + self.draft > seconds:
             rows -= 1

@@ -1,4 +1,4 @@
-"""The survey of call costs: some calls get more rows than they need, to measure the cost of more rows.
+"""Measuring the costs of calls: some calls get more rows than they need, to measure the cost of more rows.
 
 Nothing is measured before the first token, and no extra call is made: now and then a call of a generation is filled up
 to a row count that has not been measured, with guesses first. A small share of the elapsed time pays for this, so that
@@ -24,7 +24,7 @@ _TWICE = 3
 _KEPT = 4
 
 
-class Survey:
+class RowProbe:
     """`keep` is called when there are more points to save."""
 
     def __init__(self, costs: Costs, keep: Callable[[], None] = lambda: None) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from edgedec.decoding.allocation import MARGIN
 from edgedec.decoding.draft import Drafter
 from edgedec.runtime import Outputs
+from edgedec.speculation.bank import FIRST, TRIAL, Experience, Means
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.experience import FIRST, TRIAL, Experience, Means
 from edgedec.speculation.prices import SURE, Prices, chain_length
 from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS, Runs
 from edgedec.trees.calibration import Calibration

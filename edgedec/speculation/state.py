@@ -1,21 +1,28 @@
-"""The state of a governor's drafters: saved, restored and forked; and what the sessions of one thread share besides
-the drafters' tables: banks, calibrations and records."""
+"""The state of a governor's drafters: saved, restored and forked, also in a file for later sessions of the same
+bundle and drafters; and what the sessions of one thread share besides the drafters' tables: banks, calibrations and
+records."""
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
 from operator import or_
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from edgedec.decoding.draft import State
+import numpy as np
+
+from edgedec.decoding.draft import Drafter, State
+from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
-from edgedec.speculation.bank import AUTO, Bank, Terms
+from edgedec.speculation.bank import AUTO, Bank, Experience, Terms
 from edgedec.speculation.deferred import Openings
-from edgedec.speculation.experience import Experience
 from edgedec.speculation.record import DrafterRecord
+from edgedec.storage.files import cache_folder, replacing
 from edgedec.trees.calibration import SharedCalibrations
 
 
@@ -89,3 +96,26 @@ def inherit_all(members: Sequence[DrafterRecord], others: Sequence[DrafterRecord
         member.calibration.restore(other.calibration.state())
         if tables or member.drafter.reads != Outputs():  # a head's state of the text belongs to its session
             member.drafter.inherit(other.drafter)
+
+
+def state_path(origin: str, words: str) -> Path:
+    """The file of a bundle and drafters."""
+    names = hashlib.sha256(words.encode()).hexdigest()[:8]
+    return cache_folder() / "learned" / f"{origin[:32]}-{names}.npz"
+
+
+def save_state(path: Path, drafter: Drafter) -> None:
+    """Write the drafter's state."""
+    state = drafter.state()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        np.savez(file, **cast(Any, state))
+
+
+def load_state(path: Path, drafter: Drafter) -> None:
+    """Restore a state; a new one if there is none, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            drafter.restore(dict(kept))
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
+        drafter.reset()

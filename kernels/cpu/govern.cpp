@@ -276,7 +276,7 @@ void allocate(const std::vector<Governing*>& texts, const OtherRows& others) {
   };
   std::vector<Node> nodes;
   int64_t rows = others.rows, cells = others.cells;
-  double outside = 0;
+  double between = 0;
   std::vector<Governing*> offering;
   for (Governing* text : texts) {
     if (!text->offered()) {
@@ -285,7 +285,7 @@ void allocate(const std::vector<Governing*>& texts, const OtherRows& others) {
     }
     for (int n = 0; n < text->offered(); n++) nodes.push_back({text->chance(n), offering.size()});
     offering.push_back(text);
-    outside += text->state().plain;
+    between += text->state().plain;
   }
   if (offering.empty()) return;
   const ed_governor& g = offering[0]->state();
@@ -295,9 +295,9 @@ void allocate(const std::vector<Governing*>& texts, const OtherRows& others) {
   const auto at = [&](int64_t k) { return g.seconds[std::min(k, last)]; };
   double tokens = (double)((int64_t)offering.size() + quiet + others.tokens);
   const int64_t decoding = (int64_t)offering.size() + quiet + others.decoding;
-  const double whole = at(rows) + g.per_cell * (double)cells + outside;
+  const double whole = at(rows) + g.per_cell * (double)cells + between;
   double alone = whole;
-  if (decoding != rows) alone = at(decoding) + g.per_cell * (double)cells * (double)decoding / (double)rows + outside;
+  if (decoding != rows) alone = at(decoding) + g.per_cell * (double)cells * (double)decoding / (double)rows + between;
   const double plain = tokens / alone;
   tokens = decoding == rows ? tokens : tokens * whole / alone;
   std::stable_sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return a.chance > b.chance; });
@@ -312,7 +312,7 @@ void allocate(const std::vector<Governing*>& texts, const OtherRows& others) {
     sum += nodes[k].chance, read += offering[owner]->context();
     if (!counts[owner]++) extra += offering[owner]->state().draft;
     const double seconds = g.seconds[rows + (int64_t)k + 1] +
-                           g.per_cell * ((double)cells + (1 - READING) * (double)read) + (outside + extra);
+                           g.per_cell * ((double)cells + (1 - READING) * (double)read) + (between + extra);
     const double speed = (tokens + sum) / seconds / plain;
     if (speed > best) best = speed, n = k + 1, found = tokens + sum, kept = counts;
   }

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native
 N = 220
 # Of a cached token, where texts cost.
 CELL = 0.001
-# By name: what a call takes by rows, what deciding and learning take at most, outside of calls a token and a draft.
+# By name: what a call takes by rows, what deciding and learning take at most, between calls a token and a draft.
 HOSTS: dict[str, tuple[dict[int, float], float, float, float]] = {
     "texts cost": ({1: 1.0, 8: 1.4, 12: 4.0, 64: 50.0}, 0.02, 0.03, 0.05),
     "rows cost little": ({1: 1.0, 5: 1.2, 6: 4.0, 64: 70.0}, 0.01, 0.0, 0.0),

@@ -182,11 +182,11 @@ def formula(
     rows = others.rows + sum(offer.rows for offer in many)
     decoding = others.decoding + sum(offer.rows - offer.reading for offer in many)
     cells = others.cells + sum(text_cells(offer.rows, offer.context) for offer in many)
-    outside, tokens = sum(offer.outside for offer in many), others.tokens + sum(offer.tokens for offer in many)
-    plain = at(rows) + costs.per_cell * cells + outside
-    alone = at(decoding) + costs.per_cell * cells * decoding / rows + outside
+    between, tokens = sum(offer.between for offer in many), others.tokens + sum(offer.tokens for offer in many)
+    plain = at(rows) + costs.per_cell * cells + between
+    alone = at(decoding) + costs.per_cell * cells * decoding / rows + between
     without = tokens * plain / alone  # as many as plain decoding gives beside the prompt's rows
-    took = at(rows + n) + outside + sum(offer.extra for offer, k in zip(many, counts, strict=True) if k)
+    took = at(rows + n) + between + sum(offer.extra for offer, k in zip(many, counts, strict=True) if k)
     took += costs.per_cell * (cells + sum(k * offer.context for offer, k in zip(many, counts, strict=True)) / 4)
     drafted = sum(sum(offer.chances[:k]) for offer, k in zip(many, counts, strict=True))
     return (without + drafted) / took / (tokens / alone), without
@@ -217,7 +217,7 @@ def best_by_hand(
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("buckets", [(), (2, 5, 9, 16)])
 def test_a_grant_is_the_best_by_the_formula(sequences: int, buckets: tuple[int, ...]) -> None:
-    """With prompts, other sequences' calls, contexts and the time outside of calls."""
+    """With prompts, other sequences' calls, contexts and the time between calls."""
     rng, granted = np.random.default_rng(sequences), 0
     for _ in range(150):
         costs = Costs(dict(enumerate(1.0 + np.cumsum(rng.choice([0.0, 0.02, 0.1, 0.4], 20)), 1)), per_cell=1e-4)

@@ -17,12 +17,11 @@ from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, Effort
-from edgedec.decoding.host_time import Gaps, OutsideTime
+from edgedec.decoding.host_time import BetweenCalls, Gaps
 from edgedec.drafters.off import Off
 from edgedec.runtime import Outputs
-from edgedec.speculation.bank import AUTO, NAMED, Bank, Terms, TextAccount, risked
+from edgedec.speculation.bank import AUTO, FIRST, NAMED, TRIAL, Bank, Experience, Means, Terms, TextAccount, risked
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.experience import FIRST, TRIAL, Experience, Means
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS
@@ -110,20 +109,20 @@ def test_what_is_nearly_sure_may_cost_more() -> None:
 
 
 def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
-    costs, outside = Costs({1: 1.0, 4: 2.0, 8: 6.0}), OutsideTime()
-    alone = Prices.of(costs, outside, 1, 0)
+    costs, between = Costs({1: 1.0, 4: 2.0, 8: 6.0}), BetweenCalls()
+    alone = Prices.of(costs, between, 1, 0)
     assert (alone.token, alone.call) == (1.0, 1.0)
     assert alone.added[:4] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
-    company = Prices.of(costs, outside, 4, 0)
+    company = Prices.of(costs, between, 4, 0)
     assert (company.token, company.call, company.added[1]) == (0.5, 2.0, 1.0)
-    assert Prices.of(costs, outside, 40, 0).added == [0.0], "nothing is known there"
+    assert Prices.of(costs, between, 40, 0).added == [0.0], "nothing is known there"
     costs.per_cell = 0.001
-    late = Prices.of(costs, outside, 1, 1000)
+    late = Prices.of(costs, between, 1, 1000)
     assert (late.token, late.added[1]) == (2.0, pytest.approx(1 / 3 + 1.0 / 4)), "the text is read once"
-    reading = Prices.of(costs, outside, 1, 0, reading=3)
+    reading = Prices.of(costs, between, 1, 0, reading=3)
     assert (reading.token, reading.added[1]) == (1.0, 1.0), "drafted rows come after the rows of the prompt"
-    outside.start(0.25)
-    assert Prices.of(costs, outside, 4, 0).token == 0.75
+    between.start(0.25)
+    assert Prices.of(costs, between, 4, 0).token == 0.75
 
 
 def test_rows_that_can_be_paid() -> None:
@@ -275,76 +274,76 @@ def test_a_first_time_includes_opening_and_a_spike_is_cut() -> None:
     assert (means.tokens, means.rows) == (1.0, 2.0)
 
 
-# ── time outside of calls ──
+# ── time between calls ──
 
 
 def test_a_draft_costs_what_passes_besides_the_usual() -> None:
-    outside, gaps = OutsideTime(), Gaps()
-    gaps.watch(outside)
+    between, gaps = BetweenCalls(), Gaps()
+    gaps.watch(between)
     gaps.add_forward(9.0)  # what was before the first call does not count
     for _ in range(4):
         gaps.add_forward(1e-4, 2)
-    assert outside.plain == pytest.approx(5e-5)
-    assert outside.known
+    assert between.plain == pytest.approx(5e-5)
+    assert between.known
     for _ in range(200):
         gaps.count(3e-5)
         gaps.add_draft()
         gaps.add_forward(1e-5, 2, own=False)  # of a draft model: part of the time between two steps
         gaps.add_forward(4e-4, 2)
-    assert outside.draft == pytest.approx(4.1e-4 - 1e-4 - 3e-5, rel=0.05)
-    assert outside.plain == pytest.approx(5e-5)
+    assert between.draft == pytest.approx(4.1e-4 - 1e-4 - 3e-5, rel=0.05)
+    assert between.plain == pytest.approx(5e-5)
 
 
 def test_the_usual_time_is_a_mean_without_spikes() -> None:
-    outside = OutsideTime()
-    outside.add(4.0, 0.0, 2, 0)
-    assert (outside.plain, outside.known) == (2.0, False)
-    outside.add(8.0, 0.0, 1, 0)  # the first calls include one-time work
-    assert (outside.plain, outside.known) == (2.0, True)
-    outside.add(1.0, 0.0, 1, 0)
-    assert outside.plain == pytest.approx(2.0 - 1.0 / 3)
-    outside.add(100.0, 0.0, 1, 0)  # three times the mean at most
-    assert outside.plain == pytest.approx(5 / 3 + (5.0 - 5 / 3) / 4)
+    between = BetweenCalls()
+    between.add(4.0, 0.0, 2, 0)
+    assert (between.plain, between.known) == (2.0, False)
+    between.add(8.0, 0.0, 1, 0)  # the first calls include one-time work
+    assert (between.plain, between.known) == (2.0, True)
+    between.add(1.0, 0.0, 1, 0)
+    assert between.plain == pytest.approx(2.0 - 1.0 / 3)
+    between.add(100.0, 0.0, 1, 0)  # three times the mean at most
+    assert between.plain == pytest.approx(5 / 3 + (5.0 - 5 / 3) / 4)
     for _ in range(40):
-        outside.add(outside.plain, 0.0, 1, 0)
-    assert outside.plain == pytest.approx(2.5)
-    outside.add(5.0, 0.0, 1, 0)
-    assert outside.plain == pytest.approx(2.5 + 0.05 * 2.5)
+        between.add(between.plain, 0.0, 1, 0)
+    assert between.plain == pytest.approx(2.5)
+    between.add(5.0, 0.0, 1, 0)
+    assert between.plain == pytest.approx(2.5 + 0.05 * 2.5)
 
 
 def test_the_usual_time_of_an_earlier_process_goes_on() -> None:
-    outside = OutsideTime()
-    outside.start(0.0)
-    assert not outside.known
-    outside.start(0.5)
-    assert (outside.plain, outside.known) == (0.5, True)
-    outside.add(0.8, 0.0, 1, 0)
-    assert outside.plain == pytest.approx(0.5 + 0.3 / 3)
+    between = BetweenCalls()
+    between.start(0.0)
+    assert not between.known
+    between.start(0.5)
+    assert (between.plain, between.known) == (0.5, True)
+    between.add(0.8, 0.0, 1, 0)
+    assert between.plain == pytest.approx(0.5 + 0.3 / 3)
 
 
 def test_the_time_of_drafts_is_a_mean_by_draft() -> None:
-    outside = OutsideTime()
-    outside.add(5.0, 0.0, 1, 1)  # what is usual is not known yet
-    outside.add(5.0, 1.0, 1, 0)  # a drafter worked, for nothing
-    assert (outside.plain, outside.draft, outside.known) == (0.0, 0.0, False)
-    outside.start(1.0)
-    outside.add(7.0, 2.0, 2, 1)
-    assert outside.draft == pytest.approx(3.0)
-    outside.add(6.0, 2.0, 2, 2)
-    assert outside.draft == pytest.approx((0.95 * 3.0 + 2.0) / (0.95 + 2))
-    outside.add(1.0, 2.0, 2, 1)  # quicker than usual: nothing
+    between = BetweenCalls()
+    between.add(5.0, 0.0, 1, 1)  # what is usual is not known yet
+    between.add(5.0, 1.0, 1, 0)  # a drafter worked, for nothing
+    assert (between.plain, between.draft, between.known) == (0.0, 0.0, False)
+    between.start(1.0)
+    between.add(7.0, 2.0, 2, 1)
+    assert between.draft == pytest.approx(3.0)
+    between.add(6.0, 2.0, 2, 2)
+    assert between.draft == pytest.approx((0.95 * 3.0 + 2.0) / (0.95 + 2))
+    between.add(1.0, 2.0, 2, 1)  # quicker than usual: nothing
     before = (0.95 * 4.85) / (0.95 * 2.95 + 1)
-    assert outside.draft == pytest.approx(before)
-    assert outside.plain == 1.0
-    outside.add(1.0, 0.0, 1, 0)
-    assert outside.draft == pytest.approx(0.998 * before)
-    wild = OutsideTime()
+    assert between.draft == pytest.approx(before)
+    assert between.plain == 1.0
+    between.add(1.0, 0.0, 1, 0)
+    assert between.draft == pytest.approx(0.998 * before)
+    wild = BetweenCalls()
     wild.start(1.0)
     wild.add(1e6, 2.0, 2, 1)
     assert wild.draft == pytest.approx((50.0 if host_time.FINE else 3.0) * (2.0 + 2.0))
 
 
-class Noting(OutsideTime):
+class Noting(BetweenCalls):
     """Keeps what it is given."""
 
     def __init__(self) -> None:
@@ -357,9 +356,9 @@ class Noting(OutsideTime):
 
 def test_what_passes_between_own_forwards_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_time, "FINE", False)  # no processor time
-    gaps, outside = Gaps(), Noting()
+    gaps, between = Gaps(), Noting()
     assert not gaps.watched
-    gaps.watch(outside)
+    gaps.watch(between)
     assert gaps.watched
     gaps.add_forward(9.0)
     gaps.end_forward()
@@ -376,7 +375,7 @@ def test_what_passes_between_own_forwards_is_given_once(monkeypatch: pytest.Monk
     gaps.add_forward(4.0)  # after a draft, with two
     gaps.add_forward(5.0)  # after two
     gaps.add_forward(6.0, 2)
-    assert outside.given == [(2.25, 0.75, 3, 1), (4.0, 0.0, 1, 1), (5.0, 0.0, 1, 2), (6.0, 0.0, 2, 0)]
+    assert between.given == [(2.25, 0.75, 3, 1), (4.0, 0.0, 1, 1), (5.0, 0.0, 1, 2), (6.0, 0.0, 2, 0)]
     assert (gaps.forwards, gaps.tokens, gaps.total) == (5, 2, 9.0 + 1.0 + 1.25 + 15.0)
 
 
@@ -386,10 +385,10 @@ def test_time_of_other_programs_is_left_out_while_a_drafter_works(monkeypatch: p
     monkeypatch.setattr(host_time, "FINE", True)
     monkeypatch.setattr(host_time, "perf_counter", lambda: clock["wall"])
     monkeypatch.setattr(host_time, "thread_time", lambda: clock["own"])
-    gaps, outside = Gaps(), Noting()
-    gaps.watch(outside)
+    gaps, between = Gaps(), Noting()
+    gaps.watch(between)
     clock.update(wall=12.0, own=5.5)
-    gaps.watch(outside)  # watched since 10
+    gaps.watch(between)  # watched since 10
     clock.update(wall=14.0, own=6.0)
     gaps.add_forward(6.0)  # 4 of them watched, and a quarter of those at work
     assert gaps.total == pytest.approx(6.0 - (4.0 - 1.25))
@@ -398,11 +397,11 @@ def test_time_of_other_programs_is_left_out_while_a_drafter_works(monkeypatch: p
     clock.update(wall=30.0, own=8.0)
     gaps.consumed(0.5)
     gaps.add_forward(3.5)  # 3 without the consumer's, 2 of them at work
-    assert outside.given == [(1.0, 0.0, 1, 0), (pytest.approx(2.5), 0.0, 1, 0)]
+    assert between.given == [(1.0, 0.0, 1, 0), (pytest.approx(2.5), 0.0, 1, 0)]
     gaps.end_forward()
     clock.update(own=9.0)
     gaps.add_forward(1.0)
-    assert outside.given[-1] == (1.0, 0.0, 1, 0), "no more is left out than has passed"
+    assert between.given[-1] == (1.0, 0.0, 1, 0), "no more is left out than has passed"
 
 
 def test_where_processor_time_is_coarse_a_draft_s_time_has_a_lower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,10 +412,10 @@ def test_where_processor_time_is_coarse_a_draft_s_time_has_a_lower_cap(monkeypat
         there = ModuleType("host_time")
         exec(compile(source, "host_time", "exec"), there.__dict__)
         assert there.FINE is fine
-        outside = there.OutsideTime()
-        outside.start(1.0)
-        outside.add(1e6, 2.0, 2, 1)
-        assert outside.draft == pytest.approx(cap * (2.0 + 2.0))
+        between = there.BetweenCalls()
+        between.start(1.0)
+        between.add(1e6, 2.0, 2, 1)
+        assert between.draft == pytest.approx(cap * (2.0 + 2.0))
 
 
 def test_time_is_never_negative() -> None:

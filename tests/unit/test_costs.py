@@ -1,4 +1,4 @@
-"""What calls cost: a curve by rows, a slope by context, both followed on line, completed by a survey, kept on disk."""
+"""What calls cost: a curve by rows, a slope by context, both followed on line, completed by probes, kept on disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from edgedec.decoding.allocation import text_cells
 from edgedec.model import open as open_model
 from edgedec.speculation import cost_files
-from edgedec.speculation.cost_files import cell_calls, host_costs, survey_of
+from edgedec.speculation.cost_files import cell_calls, host_costs, probe_of
 from edgedec.speculation.costs import Costs, _rising
-from edgedec.speculation.probing import COUNTS, Survey
+from edgedec.speculation.probing import COUNTS, RowProbe
 from edgedec.testing.fakes import tiny_spec
 
 MS = 1e-3
@@ -138,24 +138,24 @@ def test_a_row_of_many() -> None:
     assert costs.row(5, 1) == 0.0
 
 
-# ── survey ──
+# ── row probe ──
 
 
-def surveyed(calls: int, true_cost: Any = true, most: int = 255, keep: Any = lambda: None) -> tuple[Costs, list[int]]:
+def probed(calls: int, true_cost: Any = true, most: int = 255, keep: Any = lambda: None) -> tuple[Costs, list[int]]:
     """A text alone whose drafts never pay: what each call had for rows."""
     costs, made, seconds = Costs({}, largest=256), list[int](), np.random.default_rng(3)
-    survey = Survey(costs, keep)
+    row_probe = RowProbe(costs, keep)
     for _ in range(calls):
-        rows = survey.due(1, 1 + most) or 1
+        rows = row_probe.due(1, 1 + most) or 1
         took = true_cost(rows) * seconds.uniform(1.0, 1.05)
         made.append(rows)
         if costs.add(rows, took):
-            survey.add(took, costs.seconds[1])
+            row_probe.add(took, costs.seconds[1])
     return costs, made
 
 
-def test_a_survey_measures_the_coarsest_first_and_ends() -> None:
-    costs, made = surveyed(4000)
+def test_a_row_probe_measures_the_coarsest_first_and_ends() -> None:
+    costs, made = probed(4000)
     asked = [rows for rows in made if rows > 1]
     assert asked[:3] == [8, 3, 16]
     assert {k for k in COUNTS if 2 < k <= 24} <= set(asked) <= set(COUNTS)
@@ -165,9 +165,9 @@ def test_a_survey_measures_the_coarsest_first_and_ends() -> None:
         assert costs.seconds[rows] == pytest.approx(true(rows), rel=0.1)
 
 
-def test_a_survey_costs_little_and_comes_soon() -> None:
+def test_a_row_probe_costs_little_and_comes_soon() -> None:
     for n, most in ((40, 0.07), (300, 0.03), (2000, 0.025)):
-        costs, made = surveyed(n)
+        costs, made = probed(n)
         assert costs.covers(1)
         assert sum(map(true, made)) / (n * true(1)) - 1 < most
 
@@ -176,24 +176,24 @@ def test_rows_that_cannot_pay_are_not_measured() -> None:
     def steep(rows: int) -> float:
         return rows * 1.5 * MS
 
-    _, made = surveyed(1000, steep)
+    _, made = probed(1000, steep)
     assert max(made) == 8
     assert made.count(8) <= 2
 
 
-def test_a_survey_keeps_what_it_found() -> None:
+def test_a_row_probe_keeps_what_it_found() -> None:
     kept: list[int] = []
-    costs, _ = surveyed(2000, keep=lambda: kept.append(1))
+    costs, _ = probed(2000, keep=lambda: kept.append(1))
     assert 3 <= len(kept) <= len(costs.points())
 
 
 def test_in_company_further_rows_are_measured() -> None:
     costs = Costs({}, largest=256)
-    survey = Survey(costs)
+    row_probe = RowProbe(costs)
     for i in range(40):
-        rows = survey.due(64, 256) or 64
+        rows = row_probe.due(64, 256) or 64
         if costs.add(rows, true(rows) + i * 1e-9):
-            survey.add(true(rows), true(64))
+            row_probe.add(true(rows), true(64))
     assert costs.covers(64)
 
 
@@ -248,8 +248,8 @@ def test_damaged_files_are_as_none(cached: Path) -> None:
     path.write_bytes(b'{"rows": {"1": 0.5, "8": 0.75}, "per_cell": 1e-6}')
     costs = host_costs(model.runtime, model.bundle)
     assert costs.points() == {1: 0.5, 8: 0.75}
-    assert survey_of(costs) is not None
-    assert survey_of(Costs({1: 1.0})) is None
+    assert probe_of(costs) is not None
+    assert probe_of(Costs({1: 1.0})) is None
 
 
 def test_nothing_is_measured_before_the_first_token(cached: Path) -> None:
@@ -262,10 +262,10 @@ def test_nothing_is_measured_before_the_first_token(cached: Path) -> None:
 
 
 def test_what_a_closed_model_cost_is_forgotten(cached: Path) -> None:
-    """A server that loads and unloads models kept all of it: a survey holds its costs."""
+    """A server that loads and unloads models kept all of it: a row probe holds its costs."""
     model = open_model("nano")
     costs = host_costs(model.runtime, model.bundle)
-    assert survey_of(costs) is not None
+    assert probe_of(costs) is not None
     assert host_costs(model.runtime, model.bundle) is costs
     kept = ref(costs)
     del model, costs

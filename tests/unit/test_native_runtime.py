@@ -35,8 +35,7 @@ from edgedec.runtime import (
 from edgedec.runtimes.reference import attention
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import KV_FORMATS, Attention, Mlp
-from edgedec.speculation.bank import Bank, TextAccount
-from edgedec.speculation.experience import Experience, Means
+from edgedec.speculation.bank import Bank, Experience, Means, TextAccount
 from edgedec.speculation.record import DrafterRecord
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

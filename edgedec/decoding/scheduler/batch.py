@@ -133,7 +133,7 @@ class Batch:
             self._gaps.end_forward()
         ended = perf_counter()
         if answers.tokens and not answers.results:
-            ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is outside of the forward
+            ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is after the forward
         others = len(self._running) - 1
         for job, completed in answers.results:
             job.context.concurrent = others
