@@ -436,7 +436,7 @@ class Adversary(BaseDrafter):
 
 
 @pytest.mark.usefixtures("ticking")
-def test_silence_asks_nobody() -> None:
+def test_nobody_is_asked_while_all_wait() -> None:
     """While all drafters wait the loop is told for how many calls."""
     asked: list[int] = []
 
