@@ -16,7 +16,8 @@ _SHRINK = np.linspace(1.0, 0.5, 11)
 
 
 def kv_scales(kept: Array, kv: str) -> Array:
-    """kept [2, n_kv_heads, n, head_dim], keys and values of an attention block -> scales [2, n_kv_heads, head_dim]."""
+    """kept [2, n_kv_heads, n, head_dim], keys and values of an attention block (a latent one has one part) -> scales
+    [2, n_kv_heads, head_dim]."""
     peak = np.abs(kept).max(axis=2)
     # A channel that is always zero may be any scale; 1 keeps it zero.
     peak = np.where(peak > 0, peak, 1.0)

@@ -77,6 +77,7 @@ class ArchitectureFacts:
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.
 _ALIASES = {"Dream": "dream", "Fast_dLLM_Qwen": "fast_dllm_qwen", "lladamoe": "llada_moe"}
+_ALIASES["kimi_k2"] = "deepseek_v3"  # whose code it is
 FAMILY = Family("edgedec.models", "model_type", facts=ArchitectureFacts, error=CheckpointError, aliases=_ALIASES)
 
 

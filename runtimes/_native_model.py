@@ -13,11 +13,12 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
 # The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts.
 _ADAPTED = {
     "attention": ("qkv", "o"),
+    "latent": ("", ""),
     "mlp": ("", "down"),
     "moe": ("", ""),
     "power_law": ("qkv", "o", "gate_up", "down"),
@@ -64,6 +65,10 @@ class NativeModel:
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
         setattr(made, block.kind, ctypes.pointer(part))
+        if isinstance(block, Latent):
+            heads = self._attention(f"blocks.{b}.", block)
+            made.attention = ctypes.pointer(heads)
+            self._keep.append(heads)
         if isinstance(block, PowerLaw):
             inner = self._attention(f"blocks.{b}.", block), self._fed(f"blocks.{b}.", block)
             made.attention, made.mlp = map(ctypes.pointer, inner)
@@ -74,6 +79,8 @@ class NativeModel:
         match block:
             case PowerLaw():
                 return self._power_law(prefix, block)
+            case Latent():
+                return self._latent(prefix, block)
             case Attention():
                 return self._attention(prefix, block)
             case Mlp():
@@ -100,6 +107,18 @@ class NativeModel:
             **self._matrices(prefix, "qkv o"),
             **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
+        )
+
+    def _latent(self, prefix: str, block: Latent) -> structs.LatentStruct:
+        return structs.LatentStruct(
+            rank=block.rank,
+            rope_dim=block.rope_dim,
+            nope_dim=block.nope_dim,
+            v_dim=block.v_dim,
+            q_rank=block.q_rank,
+            inner_eps=block.inner_eps,
+            **self._matrices(prefix, "q_a q kv_a k_up v_up"),
+            **self._vectors(prefix, "q_a_bias kv_a_bias q_a_norm kv_norm"),
         )
 
     def _mlp(self, prefix: str, block: Mlp) -> structs.MlpStruct:

@@ -82,6 +82,15 @@ DEEPSEEK_EXPERTS = EXPERTS | {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
+# A query is wider than a value, its turned part than the rest; the state is none of both.
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 40,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 16,
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -221,6 +230,34 @@ ZOO: dict[str, Callable[[], Any]] = {
         sliding_window=6,
         rope_parameters=YARN | {"truncate": False},
         **EXPERTS,
+    ),
+    "deepseek_v2": _causal(
+        "DeepseekV2",
+        **LATENT | {"q_lora_rank": None},
+        **{k: v for k, v in DEEPSEEK_EXPERTS.items() if k not in ("n_group", "topk_group")},
+        rope_parameters=YARN | {"mscale": 0.5, "mscale_all_dim": 0.8},
+    ),
+    "deepseek_v3": _causal(
+        "DeepseekV3",
+        **LATENT,
+        **DEEPSEEK_EXPERTS,
+        attention_bias=True,
+        rms_norm_eps=1e-3,
+        num_hidden_layers=2,
+        rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    ),
+    "glm4_moe_lite": _causal(
+        "Glm4MoeLite",
+        **LATENT,
+        **{k: v for k, v in DEEPSEEK_EXPERTS.items() if k != "first_k_dense_replace"},
+        mlp_layer_types=["sparse", "dense"],
+        num_hidden_layers=2,
+        norm_topk_prob=False,
+        rope_interleave=False,
+    ),
+    "youtu": _causal("Youtu", **LATENT, num_hidden_layers=2, hidden_size=64),
+    "minicpm3": _causal(
+        "MiniCPM3", **LATENT, hidden_size=64, scale_emb=3.0, scale_depth=0.9, dim_model_base=48, attention_bias=True
     ),
     "granitemoeshared": _causal(
         "GraniteMoeShared", **GRANITE, shared_intermediate_size=48, attention_bias=True, num_hidden_layers=2

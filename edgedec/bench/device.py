@@ -178,4 +178,4 @@ def multiplies(spec: ModelSpec) -> int:
 def kv_bytes(spec: ModelSpec, kv: str) -> int:
     """Bytes of keys and values of a token, without their scales."""
     bits = {"f32": 32, "f16": 16, "int8": 8, "int4": 4}[kv]
-    return sum(2 * block.kv_dim * bits // 8 for block in spec.attention.values())
+    return sum(block.kv_parts * block.kv_dim * bits // 8 for block in spec.attention.values())

@@ -299,7 +299,7 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             offset = getattr(manifest.kv_scales, kv)
             if offset is None:
                 raise BundleCorrupt(f"kv_scales.{kv}: missing")
-            yield f"kv_scales.{kv}", offset, sum(4 * 2 * block.kv_dim for block in spec.attention.values())
+            yield f"kv_scales.{kv}", offset, sum(4 * block.kv_parts * block.kv_dim for block in spec.attention.values())
 
 
 def _sha256(path: Path) -> str:

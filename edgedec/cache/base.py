@@ -155,4 +155,5 @@ def checked_drop(spec: ModelSpec, block: int, slots: Ints) -> Ints:
 def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:
     """Bytes that one token costs in a cache of this format."""
     bits = {"f32": 32, "f16": 16, "int8": 8, "int4": 4}[kv]
-    return sum(2 * block.kv_dim * bits // 8 for block in spec.blocks if isinstance(block, Attention | Opaque))
+    blocks = [block for block in spec.blocks if isinstance(block, Attention | Opaque)]
+    return sum(block.kv_parts * block.kv_dim * bits // 8 for block in blocks)

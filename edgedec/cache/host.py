@@ -1,9 +1,9 @@
 """A cache in host memory, one plain array a block: what the portable runtimes use, and the oracle of paged caches.
 
-Keys and values of attention block b are `data(b)` [2, n_kv_heads, allocated, width], grown by doubling up to the
-capacity. `f32` and `f16` hold numbers; `int8` and `int4` hold q with a static scale a channel (value = q * scale;
-int4: two channels a byte, low nibble first, stored q + 8). Blocks that hold the same slots share one `SlotMap`; a
-block that was run on fewer rows, or dropped some, has one of its own.
+Keys and values of attention block b are `data(b)` [2, n_kv_heads, allocated, width], of a latent one [1, ..]; grown by
+doubling up to the capacity. `f32` and `f16` hold numbers; `int8` and `int4` hold q with a static scale a channel (value
+= q * scale; int4: two channels a byte, low nibble first, stored q + 8). Blocks that hold the same slots share one
+`SlotMap`; a block that was run on fewer rows, or dropped some, has one of its own.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class HostCache(NoOffload):
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:
         facts = self.spec.attention[block]
         width = facts.head_dim // 2 if self.kv == "int4" else facts.head_dim
-        return np.zeros((2, facts.n_kv_heads, rows, width), _DTYPES[self.kv])
+        return np.zeros((facts.kv_parts, facts.n_kv_heads, rows, width), _DTYPES[self.kv])
 
     def _grow(self, block: int, rows: int) -> None:
         have = self._data[block].shape[2]

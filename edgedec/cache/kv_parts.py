@@ -84,7 +84,7 @@ def fields(spec: ModelSpec, kind: str, b: int) -> tuple[Field, ...]:
 def empty(spec: ModelSpec, kind: str, tokens: int) -> dict[int, Rows]:
     """Rows of every attention block, to be filled."""
     return {
-        b: np.zeros((2, block.n_kv_heads, tokens, fields(spec, kind, b)[-1].stop), np.uint8)
+        b: np.zeros((block.kv_parts, block.n_kv_heads, tokens, fields(spec, kind, b)[-1].stop), np.uint8)
         for b, block in spec.attention.items()
     }
 
@@ -96,7 +96,7 @@ def _split_native(spec: ModelSpec, kind: str, arrays: Mapping[str, NDArray[Any]]
         if len(state) < at + _SLOTS.size:
             return None
         slots, named = _SLOTS.unpack(state[at : at + _SLOTS.size].tobytes())
-        shape = (2, block.n_kv_heads, slots, fields(spec, kind, b)[-1].stop)
+        shape = (block.kv_parts, block.n_kv_heads, slots, fields(spec, kind, b)[-1].stop)
         size = int(np.prod(shape))
         if named or slots != length or len(state) < at + _SLOTS.size + size:
             return None

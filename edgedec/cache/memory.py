@@ -24,7 +24,7 @@ def cache_bytes(spec: ModelSpec, kv: str, tokens: int, page_slots: int = 0) -> i
         return states + tokens * kv_bytes_per_token(spec, kv)
     slots = -(-tokens // page_slots) * page_slots
     blocks = [block for block in spec.blocks if isinstance(block, Attention | Opaque)]
-    return states + slots * sum(2 * block.n_kv_heads * row_bytes(block.head_dim, kv) for block in blocks)
+    return states + slots * sum(block.kv_parts * block.n_kv_heads * row_bytes(block.head_dim, kv) for block in blocks)
 
 
 def row_bytes(head_dim: int, kv: str) -> int:

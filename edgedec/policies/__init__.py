@@ -184,7 +184,7 @@ def make_policy(words: Words, host: PolicyHost) -> CachePolicy | None:
 def bytes_held(cache: Cache) -> int:
     """Bytes of keys and values that the committed slots take, whatever pages they lie in."""
     bits = {"f32": 32, "f16": 16, "int8": 8, "int4": 4}[cache.kv]
-    return sum(2 * block.kv_dim * bits // 8 * cache.slots(b) for b, block in cache.spec.attention.items())
+    return sum(block.kv_parts * block.kv_dim * bits // 8 * cache.slots(b) for b, block in cache.spec.attention.items())
 
 
 def _require(name: str, facts: PolicyFacts, host: PolicyHost) -> None:

@@ -15,6 +15,7 @@ from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
+from edgedec.spec.latent import Latent
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
@@ -30,6 +31,7 @@ __all__ = [
     "Block",
     "Dense",
     "EncoderEntry",
+    "Latent",
     "Mlp",
     "ModelSpec",
     "Moe",
@@ -45,7 +47,7 @@ __all__ = [
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
+Block = Attention | Latent | Mlp | Moe | PowerLaw | Ssm | Opaque
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ class ModelSpec:
         if not 0 <= block.rope < len(self.ropes):
             raise BundleCorrupt(f"{where}: no rope {block.rope}")
         rotated = 2 * len(self.ropes[block.rope].inv_freq)
+        if isinstance(block, Latent) and rotated != block.rope_dim:
+            raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
         if not 1 <= rotated <= block.head_dim:
             raise BundleCorrupt(f"{where}: rotates {rotated} of {block.head_dim} dims")
 

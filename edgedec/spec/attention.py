@@ -46,6 +46,11 @@ class Attention:
         return self.n_kv_heads * self.head_dim
 
     @property
+    def kv_parts(self) -> int:
+        """The vectors of a kv head that a slot holds: a key and a value."""
+        return 2
+
+    @property
     def paired(self) -> bool:
         """Whether it reads the embedding besides the state."""
         return self.embedding_norm != "none"

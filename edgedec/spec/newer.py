@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgedec.spec.attention import Attention
+from edgedec.spec.latent import Latent
 from edgedec.spec.moe import Moe
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ SINK_LOGIT = "attention with a score of no token"
 EXPERT_BIAS = "experts with biases"
 CLAMPED = "clamped experts"
 CHOICE_BIAS = "experts chosen by softmax and a bias"
-NEWER = (SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS)
+LATENT = "latent attention"
+NEWER = (SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS, LATENT)
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:
@@ -24,6 +26,8 @@ def newer(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _of(block: Block) -> list[str]:
+    if isinstance(block, Latent):
+        return [LATENT]
     if isinstance(block, Attention):
         return [SINK_LOGIT] if block.sink_logit else []
     if not isinstance(block, Moe):

@@ -27,6 +27,11 @@ class Opaque:
     def kv_dim(self) -> int:
         return self.n_kv_heads * self.head_dim
 
+    @property
+    def kv_parts(self) -> int:
+        """A key and a value."""
+        return 2
+
     def tensors(self, hidden: int) -> Shapes:
         """No weight of it is known."""
         return {}

@@ -118,7 +118,7 @@ def kv_scales(g: Graph, layout: Layout, b: int, kv: str) -> list[str]:
     if offset is None:
         return []
     before = [block for number, block in layout.spec.attention.items() if number < b]
-    offset += int(np.sum([4 * 2 * block.kv_dim for block in before], dtype=np.int64))
+    offset += int(np.sum([4 * block.kv_parts * block.kv_dim for block in before], dtype=np.int64))
     block = layout.spec.attention[b]
     shape = (1, block.n_kv_heads, 1, block.head_dim)
     names = (f"blocks.{b}.k_scale", f"blocks.{b}.v_scale")

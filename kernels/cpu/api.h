@@ -68,8 +68,18 @@ struct ed_power_law {
   const float* curvature;
 };
 
-// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law; the pointer of that kind is set (and attention and mlp for
-// power_law), the others are null.
+// Of latent attention (`latent.h`), beside an `attention` of one kv head of rope_dim + rank values, without qkv. q:
+// [heads * (rope_dim + nope_dim), q_rank], or of hidden values if q_rank is 0, where q_a is none; kv_a: [rope_dim + rank,
+// hidden]; k_up [heads * rank, nope_dim]; v_up [heads * v_dim, rank]; `o` reads heads * v_dim values. Biases may be null.
+struct ed_latent {
+  int32_t rank, rope_dim, nope_dim, v_dim, q_rank;
+  float inner_eps;  // of q_a_norm and kv_norm
+  ed_tensor q_a, q, kv_a, k_up, v_up;
+  const float *q_a_bias, *kv_a_bias, *q_a_norm, *kv_norm;
+};
+
+// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent; the pointer of that kind is set (and attention and mlp
+// for power_law, attention for latent), the others are null.
 struct ed_block {
   int32_t kind, reserved;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
@@ -78,6 +88,7 @@ struct ed_block {
   const ed_moe* moe;
   const ed_ssm* ssm;
   const ed_power_law* power_law;
+  const ed_latent* latent;
 };
 
 // Tables [positions, pairs].

@@ -7,6 +7,7 @@
 #include "attention_views.h"
 #include "engine.h"
 #include "kv.h"
+#include "latent.h"
 
 namespace edgedec {
 
@@ -32,6 +33,7 @@ class AttentionBlock : public Block {
       : engine_(engine),
         block_(block),
         m_(*block.attention),
+        latent_(block.latent ? std::make_unique<LatentProducts>(engine, block) : nullptr),
         curvature_(block.power_law ? block.power_law->curvature : nullptr),
         s_(engine.shared<AttentionScratch>()),
         k_(engine.kernels()),
@@ -41,27 +43,34 @@ class AttentionBlock : public Block {
         group_(m_.heads / m_.kv_heads),
         q_dim_(m_.heads * d_),
         kv_dim_(m_.kv_heads * d_),
-        width_(q_dim_ + 2 * kv_dim_) {}
+        width_(q_dim_ + (latent_ ? 1 : 2) * kv_dim_) {}
 
-  std::vector<Matrix> matrices() const override { return {qkv_, o_}; }
+  std::vector<Matrix> matrices() const override {
+    std::vector<Matrix> all = latent_ ? latent_->matrices() : std::vector<Matrix>{qkv_};
+    all.push_back(o_);
+    return all;
+  }
 
   void reserve(int rows) override {
     s_.qkv.need((size_t)rows * width_);
     s_.attn_out.need((size_t)rows * q_dim_);
     if (paired()) s_.pair.need((size_t)rows * qkv_.k);
+    if (latent_) latent_->reserve(rows);
     if (curvature_) s_.bent.need((size_t)rows * q_dim_);
   }
 
   void run(const BlockCall& call) override {
-    project(call);
+    if (latent_) latent_->project(call, s_.qkv.p, width_);
+    else project(call);
     if (m_.distance) spread_distances(call);
     plan(call);
     store(call);
     attend(call);
     if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
     s_.viewed->run(call, s_.views);
-    const QuantizedActivations a = engine_.quantize(s_.attn_out.p, call.rows, o_);
-    engine_.residual(call, block_, o_, a, s_.attn_out.p, m_.o_bias);
+    const float* y = latent_ ? latent_->values(s_.attn_out.p, call.rows) : s_.attn_out.p;
+    const QuantizedActivations a = engine_.quantize(y, call.rows, o_);
+    engine_.residual(call, block_, o_, a, y, m_.o_bias);
   }
 
  private:
@@ -91,6 +100,7 @@ class AttentionBlock : public Block {
   Engine& engine_;
   const ed_block block_;
   const ed_attention m_;
+  const std::unique_ptr<LatentProducts> latent_;  // or null
   const float* const curvature_;  // [heads, dim, dim], or null
   AttentionScratch& s_;
   const Kernels& k_;
@@ -182,7 +192,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   a.rows = s.rows, a.length = state.start(), a.first = s.pending.first;
   a.scale = m_.scale, a.softcap = m_.softcap, a.sink_logit = m_.sink_logit;
   a.row_bytes = (int64_t)state.row_bytes();
-  a.head_stride = a.row_bytes * PAGE_SLOTS, a.values = a.head_stride * m_.kv_heads;
+  a.head_stride = a.row_bytes * PAGE_SLOTS, a.values = latent_ ? 0 : a.head_stride * m_.kv_heads;
   a.pages = state.page_table();
   a.q = s_.qkv.p + (size_t)s.row * width_, a.q_stride = width_;
   a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
@@ -247,11 +257,11 @@ void AttentionBlock::bend_heads(float* q, int row, int kv_head) const {
   std::copy_n(s_.bent.p + (size_t)row * q_dim_ + from * d_, group_ * d_, q);
 }
 
-// A key, and the value that lies kv_dim_ floats after it.
+// A key, and the value that lies kv_dim_ floats after it, if it is not the key.
 void AttentionBlock::store_row(const Attention& a, int kv_head, int slot, const float* k) const {
   uint8_t* to = a.pages[slot / PAGE_SLOTS] + kv_head * a.head_stride + slot % PAGE_SLOTS * a.row_bytes;
   k_.store_kv(k, d_, a.format, to);
-  k_.store_kv(k + kv_dim_, d_, a.format, to + a.values);
+  if (a.values) k_.store_kv(k + kv_dim_, d_, a.format, to + a.values);
 }
 
 void AttentionBlock::attend(const BlockCall& call) {
@@ -346,7 +356,7 @@ std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, i
                                        const std::shared_ptr<PagePool>& pages) {
   const ed_attention& a = *block.attention;
   const int format = kv == INT4 && a.head_dim <= NARROW_HEAD ? INT8 : kv;
-  return std::make_unique<AttentionState>(a.kv_heads, a.head_dim, format, pages);
+  return std::make_unique<AttentionState>(a.kv_heads, a.head_dim, block.latent ? 1 : 2, format, pages);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 namespace edgedec {
 
-AttentionState::AttentionState(int kv_heads, int head_dim, int format, std::shared_ptr<PagePool> pool)
+AttentionState::AttentionState(int kv_heads, int head_dim, int parts, int format, std::shared_ptr<PagePool> pool)
     : kv_heads_(kv_heads),
+      runs_(parts * kv_heads),
       head_dim_(head_dim),
       format_(format),
       row_bytes_(kv_row_bytes(head_dim, format)),
@@ -22,7 +23,7 @@ AttentionState::~AttentionState() {
   for (uint8_t* page : pages_) pool_->release(page);
 }
 
-size_t AttentionState::page_bytes() const { return 2 * kv_heads_ * PAGE_SLOTS * row_bytes_; }
+size_t AttentionState::page_bytes() const { return (size_t)runs_ * PAGE_SLOTS * row_bytes_; }
 
 int AttentionState::slots_of(int length) const {
   if (identity()) return std::min(slots_, length);
@@ -43,7 +44,7 @@ void AttentionState::own(int page, int used) {
   if (PagePool::holders(old) == 1) return;
   uint8_t* made = pool_->take(page_bytes());
   const size_t bytes = std::min(std::max(used, 0), PAGE_SLOTS) * row_bytes_;
-  for (int run = 0; bytes && run < 2 * kv_heads_; run++)
+  for (int run = 0; bytes && run < runs_; run++)
     std::memcpy(made + run * PAGE_SLOTS * row_bytes_, old + run * PAGE_SLOTS * row_bytes_, bytes);
   pages_[page] = made;
   pool_->release(old);
@@ -79,7 +80,7 @@ void AttentionState::move(int from, int to) {
 void AttentionState::copy(const uint8_t* page, int from, int to) {
   const uint8_t* source = page + from % PAGE_SLOTS * row_bytes_;
   uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
-  for (int run = 0; run < 2 * kv_heads_; run++)
+  for (int run = 0; run < runs_; run++)
     std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
 }
 
@@ -144,7 +145,7 @@ void AttentionState::truncate(int length) {
 }
 
 std::unique_ptr<BlockState> AttentionState::fork(int length) const {
-  auto made = std::make_unique<AttentionState>(kv_heads_, head_dim_, format_, pool_);
+  auto made = std::make_unique<AttentionState>(kv_heads_, head_dim_, runs_ / kv_heads_, format_, pool_);
   const int slots = slots_of(length), pages = (slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
   made->pages_.assign(pages_.begin(), pages_.begin() + pages);
   for (uint8_t* page : made->pages_) PagePool::hold(page);
@@ -195,7 +196,7 @@ void AttentionState::copy_head(const uint8_t* page, int head, int from, int to) 
   const uint8_t* source = page + from % PAGE_SLOTS * row_bytes_;
   uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
   if (source == target) return;
-  for (size_t run : {(size_t)head, (size_t)kv_heads_ + head})
+  for (size_t run = head; run < (size_t)runs_; run += kv_heads_)
     std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
 }
 
@@ -251,7 +252,7 @@ bool AttentionState::merge(const int64_t* into, const int64_t* slots, const floa
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return into[a] < into[b]; });
   const Kernels& k = *choose(nullptr);
   std::vector<float> sum(head_dim_), one(head_dim_);
-  for (int run = 0; run < 2 * kv_heads_; run++) {
+  for (int run = 0; run < runs_; run++) {
     const float* weight = weights + (size_t)(run % kv_heads_) * n;
     for (int i = 0, next; i < n; i = next) {
       uint8_t* target = row(run, (int)into[order[i]]);
@@ -326,7 +327,7 @@ std::vector<int64_t> AttentionState::page_ids() const {
 // work(bytes of rows that lie side by side, where) for slots `from` .. `slots` - 1, in the order of a saved state.
 template <class Do>
 void AttentionState::each_run(int from, int slots, Do work) const {
-  for (int run = 0; run < 2 * kv_heads_; run++)
+  for (int run = 0; run < runs_; run++)
     for (int slot = from, n; slot < slots; slot += n) {
       n = std::min(PAGE_SLOTS - slot % PAGE_SLOTS, slots - slot);
       work(n * row_bytes_, row(run, slot));
@@ -334,7 +335,7 @@ void AttentionState::each_run(int from, int slots, Do work) const {
 }
 
 size_t AttentionState::save_bytes() const {
-  return 16 + (identity() ? 0 : 16 * (size_t)slots_) + 2 * kv_heads_ * row_bytes_ * slots_;
+  return 16 + (identity() ? 0 : 16 * (size_t)slots_) + (size_t)runs_ * row_bytes_ * slots_;
 }
 
 uint8_t* AttentionState::save(uint8_t* out) const {
@@ -356,7 +357,7 @@ uint8_t* AttentionState::save_rest(int from, uint8_t* out) const {
 }
 
 const uint8_t* AttentionState::append(const uint8_t* from, const uint8_t* end, int tokens) {
-  if ((size_t)(end - from) < 2 * kv_heads_ * row_bytes_ * tokens) return nullptr;
+  if ((size_t)(end - from) < (size_t)runs_ * row_bytes_ * tokens) return nullptr;
   forget();
   need_slots(slots_, slots_ + tokens);
   each_run(slots_, slots_ + tokens, [&](size_t bytes, uint8_t* rows) { std::memcpy(rows, from, bytes), from += bytes; });
@@ -371,7 +372,7 @@ const uint8_t* AttentionState::load(const uint8_t* from, const uint8_t* end) {
   if (end - from < (int64_t)sizeof header) return nullptr;
   std::memcpy(header, from, sizeof header);
   from += sizeof header;
-  const int64_t slots = header[0], named = header[1], each = 2 * kv_heads_ * (int64_t)row_bytes_ + (named ? 16 : 0);
+  const int64_t slots = header[0], named = header[1], each = runs_ * (int64_t)row_bytes_ + (named ? 16 : 0);
   if (slots < 0 || named < 0 || named > 1 || slots > (end - from) / each) return nullptr;
   std::vector<int64_t> tokens(named ? slots : 0), positions(tokens.size());
   auto get = [&](void* to, size_t bytes) {

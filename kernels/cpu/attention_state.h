@@ -1,4 +1,4 @@
-// Keys and values of one attention block and one text, in pages [k and v][kv_heads][PAGE_SLOTS][row bytes]. A
+// Keys and values of one attention block and one text, in pages [k and v, or k][kv_heads][PAGE_SLOTS][row bytes]. A
 // page shared with another state is copied before a write.
 #pragma once
 #include <memory>
@@ -13,7 +13,8 @@ namespace edgedec {
 
 class AttentionState : public BlockState {
  public:
-  AttentionState(int kv_heads, int head_dim, int format, std::shared_ptr<PagePool> pool);
+  // parts: 2, a key and a value of each head; 1: a key that is the value too.
+  AttentionState(int kv_heads, int head_dim, int parts, int format, std::shared_ptr<PagePool> pool);
   ~AttentionState() override;
 
   int format() const { return format_; }
@@ -53,7 +54,7 @@ class AttentionState : public BlockState {
   uint8_t* save(uint8_t* out) const override;
   const uint8_t* load(const uint8_t* from, const uint8_t* end) override;
   bool contiguous() const override { return identity(); }
-  size_t rest_bytes(int from) const override { return 2 * kv_heads_ * row_bytes_ * (slots_ - from); }
+  size_t rest_bytes(int from) const override { return runs_ * row_bytes_ * (slots_ - from); }
   uint8_t* save_rest(int from, uint8_t* out) const override;
   const uint8_t* append(const uint8_t* from, const uint8_t* end, int tokens) override;
 
@@ -79,7 +80,7 @@ class AttentionState : public BlockState {
   template <class Do>
   void each_run(int from, int slots, Do work) const;
 
-  const int kv_heads_, head_dim_, format_;
+  const int kv_heads_, runs_, head_dim_, format_;  // runs: of rows in a page, keys first
   const size_t row_bytes_;
   const std::shared_ptr<PagePool> pool_;
   std::vector<uint8_t*> pages_, bounds_;

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine.h"
+#include "stacked.h"
 
 namespace edgedec {
 
@@ -16,28 +16,6 @@ namespace {
 constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
 
 enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
-
-// Rows made ready for products, in memory of their own.
-class Activations {
- public:
-  void need(size_t rows, const Matrix& w) {
-    if (w.quantized()) records_.need(rows * QuantizedActivations::row_bytes(w));
-    else x_.need(rows * w.k);
-  }
-  QuantizedActivations rows(const Matrix& w) const {
-    return {records_.p, x_.p, w.quantized() ? w.steps() : 0, w.step()};
-  }
-
- private:
-  Buffer<int8_t> records_;
-  Buffer<float> x_;
-};
-
-QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& w) {
-  if (w.quantized()) a.records = a.record(row, 0);
-  else a.x += row * w.k;
-  return a;
-}
 
 void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
               const Matrix& w) {
@@ -50,14 +28,6 @@ bool same_activations(const Matrix& a, const Matrix& b) {
   if (!a.quantized() || !b.quantized()) return a.quantized() == b.quantized();
   return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad() && !a.zeros == !b.zeros &&
          a.offsets == b.offsets && (!a.zeros || a.block == b.block);
-}
-
-// Outputs n0 .. n0 + n - 1 of a matrix, whole groups of them.
-Matrix slice(Matrix w, int64_t n0, int n) {
-  if (w.quantized()) w.zeros = w.zeros_from(n0), w.data += n0 / LANES * w.group_bytes(), w.scales += n0 * w.blocks();
-  else w.data += n0 * w.k * (w.format == F32 ? 4 : 2);
-  w.n = n;
-  return w;
 }
 
 // Rows that go through one gated MLP.

@@ -65,6 +65,15 @@ class PowerLawStruct(_Struct):
     _fields_ = _fields((NormStruct, "entry attention output"), (c_void_p, "curvature"))
 
 
+class LatentStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "rank rope_dim nope_dim v_dim q_rank"),
+        (c_float, "inner_eps"),
+        (TensorStruct, "q_a q kv_a k_up v_up"),
+        (c_void_p, "q_a_bias kv_a_bias q_a_norm kv_norm"),
+    )
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm after_norm")),
@@ -73,6 +82,7 @@ class BlockStruct(_Struct):
         ("moe", POINTER(MoeStruct)),
         ("ssm", POINTER(SsmStruct)),
         ("power_law", POINTER(PowerLawStruct)),
+        ("latent", POINTER(LatentStruct)),
     ]
 
 

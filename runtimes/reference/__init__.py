@@ -24,14 +24,14 @@ from edgedec.runtime import (
     lacking_kinds,
     largest_call,
 )
-from edgedec.runtimes.reference import attention, mlp, moe, power_law, ssm
+from edgedec.runtimes.reference import attention, latent, mlp, moe, power_law, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
-from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import KV_FORMATS, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
+KINDS = ("attention", "latent", "mlp", "moe", "power_law", "ssm")
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
@@ -65,7 +65,7 @@ def kv_scales(bundle: Bundle, kv: str) -> Scales | None:
         return None
     offset, found = getattr(bundle.manifest.kv_scales, kv), dict[int, Array]()
     for b, block in bundle.spec.attention.items():
-        found[b] = bundle.array(offset, np.float32, (2, block.n_kv_heads, 1, block.head_dim))
+        found[b] = bundle.array(offset, np.float32, (block.kv_parts, block.n_kv_heads, 1, block.head_dim))
         offset += found[b].nbytes
     return found
 
@@ -155,6 +155,9 @@ class Reference:
             case PowerLaw():
                 scales = self._scales.get(w.number)
                 return power_law.run(block, w, x, rows, cache, spans[w.number], scales, view)
+            case Latent():
+                scales = self._scales.get(w.number)
+                return latent.run(block, w, x, rows, cache, spans[w.number], scales, view)
             case Attention():
                 scales = self._scales.get(w.number)
                 return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)

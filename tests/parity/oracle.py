@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import Attention, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -27,7 +27,7 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
 def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
     """What block b adds to x."""
     block = spec.blocks[b]
-    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm}[block.kind]
+    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm, "latent": latent}[block.kind]
     y = run(spec, block, get, norm(x, get("norm"), spec.norm_eps) if block.norm == "rms" else x)
     return norm(y, get("post_norm"), spec.norm_eps) if block.post_norm == "rms" else y
 
@@ -48,6 +48,31 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
             weights = np.exp(scores - most)
             out[p, head] = weights @ v[first : p + 1, shared] / (weights.sum() + np.exp(lost - most))
     return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
+
+
+def latent(spec: ModelSpec, block: Latent, get: Get, x: Array) -> Array:
+    """Each head's own keys and values, made of the state: nothing is absorbed."""
+    n, turned, out = len(x), block.rope_dim, np.zeros((len(x), block.n_heads, block.v_dim))
+    low = x
+    if block.q_rank:
+        low = x @ get("q_a").T + (get("q_a_bias") if block.qkv_bias else 0.0)
+        low = norm(low, get("q_a_norm"), block.inner_eps)
+    q = (low @ get("q").T).reshape(n, block.n_heads, turned + block.nope_dim)
+    kv = x @ get("kv_a").T + (get("kv_a_bias") if block.qkv_bias else 0.0)
+    state = norm(kv[:, turned:], get("kv_norm"), block.inner_eps)
+    key, rope = kv[:, None, :turned], None if block.rope is None else spec.ropes[block.rope]
+    if rope is not None:
+        q, key = np.concatenate([rotate(q[..., :turned], rope), q[..., turned:]], axis=2), rotate(key, rope)
+    k_up = get("k_up").reshape(block.n_heads, block.rank, block.nope_dim)
+    v_up = get("v_up").reshape(block.n_heads, block.v_dim, block.rank)
+    for head in range(block.n_heads):
+        keys, values = np.concatenate([key[:, 0], state @ k_up[head]], axis=1), state @ v_up[head].T
+        for p in range(n):
+            first = max(0, p - block.window + 1) if block.window else 0
+            scores = keys[first : p + 1] @ q[p, head] * block.scale
+            weights = np.exp(scores - scores.max())
+            out[p, head] = weights @ values[first : p + 1] / weights.sum()
+    return out.reshape(n, -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
 def prepare(spec: ModelSpec, block: Attention, get: Get, x: Array, which: str) -> Array:

@@ -18,7 +18,7 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Ssm
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -133,6 +133,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("rope", 0),
         ("rope", None),
     ],
+    Latent: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
     Mlp: [("bias", False), ("activation", "silu"), ("activation", "gelu_tanh")],
     Moe: [
         ("router", "softmax"),
@@ -234,6 +235,7 @@ def _path(tree: Rows, row: int) -> list[int]:
     return [*(_path(tree, parent) if parent >= 0 else []), int(tree.tokens[row])]
 
 
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
 KINDS = {
     "mixtral": {"moe"},
     "qwen3_moe": {"moe"},
@@ -242,13 +244,14 @@ KINDS = {
     "granitemoehybrid": {"ssm"},
     "bamba": {"ssm", "mlp"},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
-    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1")},
+    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
 }
 
 
 def test_rows_go_to_different_experts_and_states_carry_on(saved: Saved) -> None:
     spec, runtime = saved.spec(), saved.runtime()
-    assert {"attention"} | KINDS.get(spec.architecture, {"mlp"}) <= set(spec.kinds)
+    attention = {"latent" if spec.architecture in LATENT else "attention"}
+    assert attention | KINDS.get(spec.architecture, {"mlp"}) <= set(spec.kinds)
     chosen = []
 
     def route(block: Moe, *args: Any) -> Any:
@@ -280,7 +283,8 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
     for block in spec.attention.values():
-        assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, config.num_key_value_heads)
+        kv_heads = 1 if isinstance(block, Latent) else config.num_key_value_heads
+        assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, kv_heads)
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
@@ -312,8 +316,9 @@ def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
 
 def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
     block = next(iter(saved.spec().attention))
-    source = saved.weights[f"blocks.{block}.qkv"]
-    whole = saved.get(f"blocks.{block}.qkv")
+    name = f"blocks.{block}.{'q' if saved.spec().architecture in LATENT else 'qkv'}"
+    source = saved.weights[name]
+    whole = saved.get(name)
     cut = whole.shape[0] // 3
     np.testing.assert_array_equal(saved.checkpoint.read(source, cut, len(whole) - 5), whole[cut:-5])
 

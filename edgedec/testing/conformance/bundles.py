@@ -68,6 +68,6 @@ def _rows_of(weight: Array) -> Callable[[int, int], Array]:
 def _scales(spec: ModelSpec, steps: int) -> list[Array]:
     """Static scales of a quantized cache, [2, n_kv_heads, head_dim] for each attention block."""
     return [
-        np.full((2, block.n_kv_heads, block.head_dim), _LARGEST / steps, np.float32)
+        np.full((block.kv_parts, block.n_kv_heads, block.head_dim), _LARGEST / steps, np.float32)
         for block in spec.attention.values()
     ]

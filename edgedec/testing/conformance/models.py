@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
+from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -20,6 +20,7 @@ def _spec(name: str, *layers: tuple[Block, ...]) -> ModelSpec:
 _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
+_LATENT = Latent(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
@@ -66,6 +67,12 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_HEADS, sink_logit=True, window=6), replace(_GPT_OSS, top_k=3, inner_size=32)),
         (replace(_HEADS, sink_logit=True, qkv_bias=True, o_bias=True), _GPT_OSS),
         (_HEADS, replace(_MOE, router_bias=True, shared_size=32)),
+    ),
+    "latent": _spec(
+        "latent",
+        (replace(_LATENT, q_rank=40, qkv_bias=True, o_bias=True, inner_eps=1e-4), Mlp(96)),
+        (replace(_LATENT, rope=1, rope_dim=16, head_dim=48, window=7), _MOE),
+        (_LATENT, Mlp(96)),
     ),
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
