@@ -16,6 +16,7 @@ import edgedec
 from edgedec.bundle.manifest import (
     FORMAT,
     MANIFEST,
+    NEWER_KINDS,
     OLDEST,
     VERSION,
     WITH_DIFFUSION,
@@ -169,7 +170,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if newer(layout.spec) or any(t.offsets for t in layout.tensors.values()):
+    if newer(layout.spec) or NEWER_KINDS & set(layout.spec.kinds) or any(t.offsets for t in layout.tensors.values()):
         return VERSION
     if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
         return WITH_ENCODERS

@@ -1,13 +1,15 @@
-"""The Mamba-2 blocks of hybrid models: their fields of a config, and the names of their weights."""
+"""The Mamba-2 blocks of hybrid models: their fields of a config, and the names of their weights. And of models of
+state-space blocks alone what their configs and weights have in common."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from edgedec.models import Part
-from edgedec.models._common import ConfigReader, activation
+from edgedec.models._common import ConfigReader, Sizes, activation
 from edgedec.models._names import Paths
-from edgedec.spec import Ssm
+from edgedec.spec import S6, Ssm
 
 MAMBA: Paths = {
     "norm": ("input_layernorm.weight",),
@@ -21,7 +23,82 @@ MAMBA: Paths = {
     "gate_norm": ("mamba.norm.weight",),
     "out_proj": ("mamba.out_proj.weight",),
     "out_proj_bias": ("mamba.out_proj.bias",),
+}  # Of Mamba-1.
+S6_PATHS: Paths = {
+    **{name: MAMBA[name] for name in ("norm", "in_proj", "in_proj_bias", "conv", "conv_bias", "a", "d")},
+    "x_proj": ("mamba.x_proj.weight",),
+    "dt_proj": ("mamba.dt_proj.weight",),
+    "dt_bias": ("mamba.dt_proj.bias",),
+    "dt_norm": ("mamba.dt_layernorm.weight",),
+    "b_norm": ("mamba.b_layernorm.weight",),
+    "c_norm": ("mamba.c_layernorm.weight",),
+    **{name: MAMBA[name] for name in ("out_proj", "out_proj_bias")},
 }
+
+
+# Models of such blocks alone: their weights outside of layers, and keys that steer training or how a sum is made.
+BACKBONE = {"embed": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight", "head": "lm_head.weight"}
+IN_LAYERS = "backbone.layers."
+UNUSED = (
+    *("chunk_size", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_init_scheme"),
+    *("time_step_max", "time_step_min", "time_step_scale", "use_associative_scan", "use_mambapy"),
+    # Of the authors' own code, and what transformers does not read either.
+    *("d_inner", "d_model", "fused_add_norm", "n_layer", "norm_before_gate", "pad_vocab_size_multiple", "ssm_cfg"),
+)
+# They have no positions, so nothing in them bounds a text.
+LONGEST = 1 << 20
+
+
+def in_mixer(paths: Paths) -> Paths:
+    """Paths within a layer of a model that has nothing else there."""
+
+    def moved(name: str) -> str:
+        return name.replace("input_layernorm.", "norm.").replace("mamba.", "mixer.")
+
+    return {
+        tensor: tuple(moved(p) if isinstance(p, str) else replace(p, name=moved(p.name)) for p in parts)
+        for tensor, parts in paths.items()
+    }
+
+
+def alone(r: ConfigReader, context: int | None, *, tied: bool) -> tuple[Sizes, int]:
+    """The common fields of a model of state-space blocks alone, and its context."""
+    for key in UNUSED:
+        r.value(key, None)
+    if activation(r) != "silu":
+        raise r.fail("hidden_act", f"{r.values['hidden_act']!r} is not supported by Mamba blocks; known: silu")
+    if not r.flag("rms_norm", True):
+        raise r.fail("rms_norm", "is false: norms by mean and deviation are not supported here")
+    if not r.flag("use_conv_bias", True):
+        raise r.fail("use_conv_bias", "is false: convolutions without a bias are not supported")
+    longest = r.whole("max_position_embeddings", LONGEST)
+    if context is not None and not 1 <= context <= longest:
+        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
+    common = Sizes(
+        architecture=r.text("model_type"),
+        vocab_size=r.whole("vocab_size"),
+        hidden_size=r.whole("hidden_size"),
+        norm_eps=r.number("layer_norm_epsilon", 1e-5),
+        tied=r.flag("tie_word_embeddings", tied),
+    )
+    return common, context or longest
+
+
+def dt_rank(r: ConfigReader, key: str) -> int:
+    """Values that a time step is made of; "auto" is a sixteenth of the hidden size, rounded up."""
+    return -(-r.whole("hidden_size") // 16) if r.value(key, "auto") == "auto" else r.whole(key)
+
+
+def s6(r: ConfigReader) -> S6:
+    """The block that a config of Mamba-1 blocks alone describes; `expand` counts where there is no other size."""
+    r.value("expand", 2)
+    return S6(
+        inner_size=r.maybe_whole("intermediate_size") or r.whole("expand", 2) * r.whole("hidden_size"),
+        state_size=r.whole("state_size", 16),
+        dt_rank=dt_rank(r, "time_step_rank"),
+        conv_size=r.whole("conv_kernel", 4),
+        proj_bias=r.flag("use_bias", False),
+    )
 
 
 def mamba(r: ConfigReader) -> Ssm:
@@ -32,7 +109,7 @@ def mamba(r: ConfigReader) -> Ssm:
         raise r.fail("mamba_conv_bias", "is false: convolutions without a bias are not supported")
     r.value("mamba_chunk_size", None)  # how a chunk is summed, not what is computed
     n_heads, groups = r.whole("mamba_n_heads", 128), r.whole("mamba_n_groups", 1)
-    low, high = _step_limits(r)
+    low, high = step_limits(r)
     return Ssm(
         n_heads=n_heads,
         head_dim=_head_dim(r, n_heads),
@@ -55,7 +132,7 @@ def _head_dim(r: ConfigReader, n_heads: int) -> int:
     return dim
 
 
-def _step_limits(r: ConfigReader) -> tuple[float, float]:
+def step_limits(r: ConfigReader) -> tuple[float, float]:
     """The range of a time step. JSON has no infinity, so transformers writes {"__float__": "Infinity"}."""
     found = r.value("time_step_limit", None)
     if found is None:

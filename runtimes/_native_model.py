@@ -13,9 +13,10 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
-# The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts.
+# The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
+# of a kind with more those between them.
 _ADAPTED = {
     "attention": ("qkv", "o"),
     "latent": ("", ""),
@@ -23,6 +24,7 @@ _ADAPTED = {
     "moe": ("", ""),
     "power_law": ("qkv", "o", "gate_up", "down"),
     "ssm": ("in_proj", "out_proj"),
+    "s6": ("in_proj", "out_proj", "x_proj", "dt_proj"),
 }
 
 
@@ -89,6 +91,8 @@ class NativeModel:
                 return self._moe(prefix, block)
             case Ssm():
                 return self._ssm(prefix, block)
+            case S6():
+                return self._s6(prefix, block)
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
@@ -180,6 +184,18 @@ class NativeModel:
             dt_max=block.dt_max,
             **self._matrices(prefix, "in_proj out_proj"),
             **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
+        )
+
+    def _s6(self, prefix: str, block: S6) -> structs.S6Struct:
+        return structs.S6Struct(
+            inner=block.inner_size,
+            state_size=block.state_size,
+            dt_rank=block.dt_rank,
+            conv_size=block.conv_size,
+            part_norm=cpu.PART_NORMS[block.part_norm],
+            part_eps=block.part_eps,
+            **self._matrices(prefix, "in_proj x_proj dt_proj out_proj"),
+            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
         )
 
     def _matrices(self, prefix: str, names: str) -> dict[str, structs.TensorStruct]:

@@ -16,7 +16,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import Kept, WeightsFile, format_of
-from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import KV_FORMATS, S6, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Read = Callable[[str], NDArray[np.float32]]
 WEIGHTS = "weights.bin"
@@ -220,6 +220,16 @@ KINDS = {
         (_ATTENTION, Moe(5, 2, 16, router="sigmoid", router_bias=True, scale=2.5, activation="gelu_tanh")),
         (_ATTENTION, Moe(4, 1, 16, shared_size=24, shared_gate=True)),
         (_ATTENTION, Moe(3, 3, 16, shared_size=16)),
+    ),
+    "selective state spaces": _kind(
+        (S6(inner_size=56, state_size=10, dt_rank=5, conv_size=3, proj_bias=True, post_norm="rms"), _MOE),
+        (_ATTENTION, Mlp(32)),
+        (S6(inner_size=80, state_size=16, dt_rank=33, part_norm="rms", part_eps=0.01),),
+    ),
+    "no attention": _kind(
+        (S6(inner_size=40, state_size=7, dt_rank=3, part_norm="plain"),),
+        (Ssm(n_heads=3, head_dim=20, state_size=12), Mlp(32)),
+        ropes=(),
     ),
     "state spaces": _kind(
         (Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, conv_size=3, norm_groups=2, proj_bias=True), _MOE),

@@ -91,6 +91,17 @@ LATENT = {
     "qk_nope_head_dim": 12,
     "v_head_dim": 16,
 }
+# Of models of state-space blocks alone: they know no heads of attention, no MLP and no positions.
+ALONE: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "state_size": 12,
+    "conv_kernel": 3,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -103,6 +114,10 @@ VISION = {
 
 def _causal(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
     return lambda: _random(name, f"{name}ForCausalLM", {**SIZES, **config}, seed)
+
+
+def _alone(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
+    return lambda: _random(name, f"{name}ForCausalLM", {**ALONE, **config}, seed)
 
 
 def _gemma3_wrapper() -> Any:
@@ -120,7 +135,7 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
         for name, weight in model.named_parameters():
             spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
             spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, to be seen
-            middle = 1.0 if name.endswith("norm.weight") and "Gemma" not in config_name else 0.0
+            middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and "Gemma" not in config_name else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
             if name.endswith("e_score_correction_bias"):
@@ -329,6 +344,22 @@ ZOO: dict[str, Callable[[], Any]] = {
         layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
         shared_intermediate_size=48,
         tie_word_embeddings=True,
+    ),
+    "mamba2": _alone(
+        "Mamba2",
+        num_heads=12,
+        head_dim=8,
+        n_groups=3,
+        use_bias=True,
+        time_step_limit=[0.3, 1.0],
+    ),
+    "mamba2_tied": _alone(
+        "Mamba2", 1, num_heads=6, head_dim=24, expand=3, n_groups=1, conv_kernel=4, tie_word_embeddings=True
+    ),
+    "mamba": _alone("Mamba", 2, use_bias=True, time_step_rank=5, tie_word_embeddings=False),
+    "mamba_tied": _alone("Mamba", 1, expand=3, conv_kernel=4),
+    "falcon_mamba": _alone(
+        "FalconMamba", time_step_rank=5, expand=16, intermediate_size=80, mixer_rms_eps=0.02, tie_word_embeddings=False
     ),
     "bamba": _causal(
         "Bamba",

@@ -64,6 +64,8 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
         rope = config["rope_parameters"] | {"partial_rotary_factor": 0.5}
         rope |= {key: [*rope[key], 3.0, 12.0] for key in ("short_factor", "long_factor")}
         return config | {"hidden_size": 128, "rope_parameters": rope}
+    if "num_attention_heads" not in config and "text_config" not in config:
+        return config
     if config.get("head_dim", 16) % 16:
         return config | {"head_dim": 32}
     return config if "head_dim" in config or "hidden_size" not in config else config | {"hidden_size": 64}
@@ -81,7 +83,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -
         spread = 0.3 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
         spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, and to be seen
         spread *= 0.5 if "embed_tokens" in name else 1.0
-        middle = 1.0 if name.endswith("norm.weight") and not gemma else 0.0
+        middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and not gemma else 0.0
         drawn[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
@@ -105,7 +107,7 @@ def text_of_transformers(folder: Path) -> list[int]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-    ids, most = list(PROMPT), model.config.get_text_config().max_position_embeddings
+    ids, most = list(PROMPT), getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 20)
     with torch.no_grad():
         while len(ids) < min(len(PROMPT) + STEPS, most):
             ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))

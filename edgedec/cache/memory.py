@@ -17,7 +17,7 @@ def cache_bytes(spec: ModelSpec, kv: str, tokens: int, page_slots: int = 0) -> i
     """Bytes of a cache that holds so many tokens. page_slots: of an engine with pages, whose rows carry their own
     scales (`kernels/cpu/kv.h`); 0: of plain arrays."""
     states = sum(
-        4 * (block.conv_dim * (block.conv_size - 1) + block.inner_size * block.state_size)
+        4 * (block.conv_dim * (block.conv_size - 1) + block.n_heads * block.head_dim * block.state_size)
         for block in spec.recurrent.values()
     )
     if not page_slots:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.rows import Rows
-from edgedec.spec import Ssm
+from edgedec.spec import Stateful
 
 Array = NDArray[np.float32]
 # The least rows of a chunk whose final state is kept for truncation; the most kept states.
@@ -27,7 +27,7 @@ class Recurrent(NamedTuple):
 class RecurrentState:
     """The states of one block. The runtime gives pending states one by one, or as a function that computes them."""
 
-    def __init__(self, block: Ssm) -> None:
+    def __init__(self, block: Stateful) -> None:
         self._block = block
         self.reset()
 

@@ -21,10 +21,12 @@ from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
 from edgedec.spec.rope import Rope, check_ropes
+from edgedec.spec.s6 import S6
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
     "KV_FORMATS",
+    "S6",
     "WEIGHT_FORMATS",
     "Activation",
     "Attention",
@@ -42,12 +44,15 @@ __all__ = [
     "Rope",
     "Shapes",
     "Ssm",
+    "Stateful",
 ]
 
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Latent | Mlp | Moe | PowerLaw | Ssm | Opaque
+Block = Attention | Latent | Mlp | Moe | PowerLaw | Ssm | S6 | Opaque
+# Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
+Stateful = Ssm | S6
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,9 @@ class ModelSpec:
         return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Attention)}
 
     @cached_property
-    def recurrent(self) -> dict[int, Ssm]:
+    def recurrent(self) -> dict[int, Stateful]:
         """The blocks by number that keep a state of fixed size."""
-        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Ssm)}
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Stateful)}
 
     @cached_property
     def paired(self) -> bool:

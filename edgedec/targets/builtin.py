@@ -11,6 +11,8 @@ from edgedec.spec import KV_FORMATS
 from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
+# Of our own engines on the CPU besides.
+_OURS = ("power_law", "s6")
 
 
 def _cannot(engine: str) -> Callable[[], str | None]:
@@ -20,11 +22,11 @@ def _cannot(engine: str) -> Callable[[], str | None]:
 
 FACTS = Targets((
     Target(
-        "native", "native", "edgedec's CPU engine in C++", (*_KINDS, "power_law"), KV_FORMATS, "native",
+        "native", "native", "edgedec's CPU engine in C++", (*_KINDS, *_OURS), KV_FORMATS, "native",
         missing=_cannot("native"),
     ),
     Target(
-        "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, "power_law"), KV_FORMATS,
+        "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, *_OURS), KV_FORMATS,
         "native",
     ),
     Target(

@@ -61,6 +61,15 @@ struct ed_ssm {
   const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias, *dt_bias, *a, *d, *gate_norm;
 };
 
+// part_norm: of what time steps are made of, of B and of C: 0 none, 1 by the root mean square, 2 then times dt_norm,
+// b_norm, c_norm. a: [inner, state_size].
+struct ed_s6 {
+  int32_t inner, state_size, dt_rank, conv_size, part_norm;
+  float part_eps;
+  ed_tensor in_proj, x_proj, dt_proj, out_proj;
+  const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias, *dt_bias, *a, *d, *dt_norm, *b_norm, *c_norm;
+};
+
 // Of a layer that is normed after each residual: `attention`, whose queries are multiplied by a matrix a head, `curvature`
 // [heads, head_dim, head_dim], once they are turned, and `mlp`. entry: of what enters, kind 0: none.
 struct ed_power_law {
@@ -78,7 +87,7 @@ struct ed_latent {
   const float *q_a_bias, *kv_a_bias, *q_a_norm, *kv_norm;
 };
 
-// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent; the pointer of that kind is set (and attention and mlp
+// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6; the pointer of that kind is set (and attention and mlp
 // for power_law, attention for latent), the others are null.
 struct ed_block {
   int32_t kind, reserved;
@@ -89,6 +98,7 @@ struct ed_block {
   const ed_ssm* ssm;
   const ed_power_law* power_law;
   const ed_latent* latent;
+  const ed_s6* s6;
 };
 
 // Tables [positions, pairs].

@@ -311,6 +311,8 @@ uint64_t state_shape(const ed_model& model) {
     if (b.attention) add(b.attention->kv_heads), add(b.attention->head_dim);
     if (b.ssm)
       for (int n : {b.ssm->heads, b.ssm->head_dim, b.ssm->state_size, b.ssm->groups, b.ssm->conv_size}) add(n);
+    if (b.s6)
+      for (int n : {b.s6->inner, b.s6->state_size, b.s6->conv_size}) add(n);
   }
   return hash;
 }

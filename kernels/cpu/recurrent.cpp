@@ -26,8 +26,9 @@ struct SavedRecurrent {
 RecurrentState::RecurrentState(const SsmShape& shape)
     : shape_(shape),
       conv_pad_(round16(shape.conv_dim())),
-      head_pad_(round16(shape.heads)),
-      input_floats_(conv_pad_ + 2 * head_pad_),
+      mixed_pad_(round16(shape.mixed_dim())),
+      step_pad_(round16(shape.steps())),
+      input_floats_(mixed_pad_ + (shape.decays ? 1 : 2) * step_pad_),
       row_floats_(conv_pad_ + input_floats_),
       no_history_(std::make_shared<std::vector<float>>(shape.history_floats())),
       history_(no_history_),
@@ -37,7 +38,8 @@ RecurrentState::RecurrentState(const SsmShape& shape)
 
 SsmRow RecurrentState::row(int row) const {
   float* p = values_.get() + row * row_floats_;
-  return {p, p + conv_pad_, p + 2 * conv_pad_, p + 2 * conv_pad_ + head_pad_};
+  float *mixed = p + conv_pad_, *dt = mixed + mixed_pad_;
+  return {p, mixed, dt, shape_.decays ? nullptr : dt + step_pad_};
 }
 
 void RecurrentState::resize_rows(int rows, int keep) {
@@ -82,8 +84,8 @@ void RecurrentState::taps(int row, const float* computed, int64_t stride, const 
 // The committed rows that have yet to be applied.
 void RecurrentState::push_tail(const float* from, float* to, std::vector<SsmUpdate>& out) const {
   for (size_t at = 0; at < tail_.size(); at += input_floats_, from = to) {
-    const float *mixed = tail_.data() + at, *dt = mixed + conv_pad_;
-    out.push_back({from, to, mixed, dt, dt + head_pad_, -1});
+    const float *mixed = tail_.data() + at, *dt = mixed + mixed_pad_;
+    out.push_back({from, to, mixed, dt, shape_.decays ? nullptr : dt + step_pad_, -1});
   }
 }
 
@@ -155,9 +157,11 @@ RecurrentState::StatePtr RecurrentState::settled() const {
   std::vector<SsmUpdate> updates;
   push_tail(values(state_), values(made), updates);
   const Kernels& kernels = *choose();
-  for (const SsmUpdate& u : updates)
-    for (int h = 0; h < shape_.heads; h++)
-      kernels.ssm_step(shape_.step(u, h), 0, ssm_lane_groups(shape_.head_dim));
+  const int lanes = ssm_lane_groups(shape_.head_dim);
+  for (const SsmUpdate& u : updates) {
+    if (shape_.decays) kernels.s6_step(shape_.channels(u), 0, lanes);
+    for (int h = 0; !shape_.decays && h < shape_.heads; h++) kernels.ssm_step(shape_.step(u, h), 0, lanes);
+  }
   return made;
 }
 

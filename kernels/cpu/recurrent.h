@@ -14,7 +14,8 @@
 
 namespace edgedec {
 
-// What is kept of a pending row: its values before and after the convolution [conv_dim]; dt and decay of each head.
+// What is kept of a pending row: its values before the convolution [conv_dim]; x, B and C [mixed_dim]; dt and decay of
+// each head, or dt of each channel.
 struct SsmRow {
   float *raw, *mixed, *dt, *decay;
 };
@@ -29,12 +30,21 @@ struct SsmUpdate {
 
 struct SsmShape {
   int heads, head_dim, state_size, groups, conv_size;
+  // Of channels with decays of their own, which are one head and alone are convolved (S6Step); null: heads have theirs.
+  std::shared_ptr<const std::vector<float>> decays = nullptr;
 
   int inner() const { return heads * head_dim; }
-  int conv_dim() const { return inner() + 2 * groups * state_size; }
+  int mixed_dim() const { return inner() + 2 * groups * state_size; }
+  int conv_dim() const { return decays ? inner() : mixed_dim(); }
+  int steps() const { return decays ? inner() : heads; }
   size_t head_floats() const { return ssm_head_floats(head_dim, state_size); }
   size_t state_floats() const { return heads * head_floats(); }
   size_t history_floats() const { return (size_t)(conv_size - 1) * conv_dim(); }
+  // An update of all channels, without an output.
+  S6Step channels(const SsmUpdate& u) const {
+    return {u.from, u.to, u.mixed, u.dt, nullptr, decays->data(), u.mixed + inner(), nullptr, nullptr, inner(),
+            state_size};
+  }
   // The part of an update that head `h` has, without an output.
   SsmStep step(const SsmUpdate& u, int h) const {
     const size_t at = h * head_floats();
@@ -47,6 +57,7 @@ struct SsmShape {
 class RecurrentState final : public BlockState {
  public:
   explicit RecurrentState(const SsmShape& shape);
+  const SsmShape& shape() const { return shape_; }
 
   // ---- one run of the block, after begin() ----
   // To be written for every computed row before updates().
@@ -109,7 +120,7 @@ class RecurrentState final : public BlockState {
   void remember(int length, int slots);
 
   const SsmShape shape_;
-  const int conv_pad_, head_pad_;
+  const int conv_pad_, mixed_pad_, step_pad_;
   const size_t input_floats_, row_floats_;  // of a row: mixed, dt, decay; and raw before them
   const History no_history_;                // zeros
 

@@ -23,4 +23,15 @@ struct SsmStep {
   int32_t head_dim, state_size;
 };
 
+// One row of a state whose lanes are channels with time steps and decays of their own (Mamba-1): to = exp(dt a) * from +
+// (dt * x) (outer) b; y = to . c + d * x. Of lane group g the decays are at a + g * state_size * 16, as the state lies.
+struct S6Step {
+  const float* from;  // null: zeros; may be `to`
+  float* to;
+  const float *x, *dt, *d;  // [channels]; d: used if y is wanted
+  const float *a, *b, *c;   // [lane groups, state_size, 16], [state_size], [state_size]; c null: y is not wanted
+  float* y;                 // [channels]
+  int32_t channels, state_size;
+};
+
 }  // namespace edgedec

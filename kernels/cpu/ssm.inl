@@ -97,4 +97,38 @@ static void ssm_step(const edgedec::SsmStep& step, int group0, int group1) {
   s.c ? step_all<true>(s, group0, group1) : step_all<false>(s, group0, group1);
 }
 
+static void softplus(const float* x, const float* bias, int n, float* y) {
+  for (int i = 0; i < n; i += 16) {
+    vf step = vadd(vload_n(x + i, n - i), vload_n(bias + i, n - i));
+    for (int j = 0; j < NV; j++) step.r[j] = nsoftplus(step.r[j]);
+    vstore_n(y + i, step, n - i);
+  }
+}
+
+template <bool OUT>
+ED_IN void s6_group(const edgedec::S6Step& s, int group) {
+  const int at = group * 16, left = s.channels - at;
+  const int64_t size = (int64_t)s.state_size * 16;
+  const float *from = s.from + group * size, *a = s.a + group * size;
+  float* to = s.to + group * size;
+  const vf x = vload_n(s.x + at, left), dt = vload_n(s.dt + at, left), input = vmul(dt, x);
+  vf sum = vset(0.0f);
+  for (int n = 0; n < s.state_size; n++) {
+    const vf state = vfma(vexp(vmul(dt, vload(a + n * 16))), vload(from + n * 16), vmul(input, vset(s.b[n])));
+    vstore(to + n * 16, state);
+    if constexpr (OUT) sum = vfma(state, vset(s.c[n]), sum);
+  }
+  if constexpr (OUT) vstore_n(s.y + at, vfma(vload_n(s.d + at, left), x, sum), left);
+}
+
+static void s6_step(const edgedec::S6Step& step, int group0, int group1) {
+  edgedec::S6Step s = step;
+  if (!s.from) {
+    const size_t size = (size_t)s.state_size * 16;
+    std::memset(s.to + group0 * size, 0, (group1 - group0) * size * sizeof(float));
+    s.from = s.to;
+  }
+  for (int group = group0; group < group1; group++) s.c ? s6_group<true>(s, group) : s6_group<false>(s, group);
+}
+
 }  // namespace ED_NS

@@ -74,6 +74,15 @@ class LatentStruct(_Struct):
     )
 
 
+class S6Struct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "inner state_size dt_rank conv_size part_norm"),
+        (c_float, "part_eps"),
+        (TensorStruct, "in_proj x_proj dt_proj out_proj"),
+        (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
+    )
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm after_norm")),
@@ -83,6 +92,7 @@ class BlockStruct(_Struct):
         ("ssm", POINTER(SsmStruct)),
         ("power_law", POINTER(PowerLawStruct)),
         ("latent", POINTER(LatentStruct)),
+        ("s6", POINTER(S6Struct)),
     ]
 
 

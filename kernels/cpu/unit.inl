@@ -15,6 +15,7 @@ static const edgedec::Kernels TABLE = {ED_NAME, stands_for_zero, norm,    layer_
                                        rope,    glu,        activate, add,      reduce_max, sum_exp, store_kv,
                                        load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8,
                                        exp_shifted, sigmoid, scale_add,  conv,    ssm_dt,   ssm_step,
+                                       softplus, s6_step,
                                        scores,  bounds,     page_scores, maxima, at_least};
 
 }  // namespace ED_NS

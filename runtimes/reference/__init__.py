@@ -24,14 +24,14 @@ from edgedec.runtime import (
     lacking_kinds,
     largest_call,
 )
-from edgedec.runtimes.reference import attention, latent, mlp, moe, power_law, ssm
+from edgedec.runtimes.reference import attention, latent, mlp, moe, power_law, s6, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
-from edgedec.spec import KV_FORMATS, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import KV_FORMATS, S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "latent", "mlp", "moe", "power_law", "ssm")
+KINDS = ("attention", "latent", "mlp", "moe", "power_law", "s6", "ssm")
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
@@ -167,6 +167,8 @@ class Reference:
                 return moe.run(block, w, x), None, None
             case Ssm():
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
+            case S6():
+                return s6.run(block, w, x, rows, cache.state(w.number)), None, None
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

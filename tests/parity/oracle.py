@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.spec import Attention, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import S6, Attention, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -27,7 +27,7 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
 def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
     """What block b adds to x."""
     block = spec.blocks[b]
-    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm, "latent": latent}[block.kind]
+    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm, "latent": latent, "s6": s6}[block.kind]
     y = run(spec, block, get, norm(x, get("norm"), spec.norm_eps) if block.norm == "rms" else x)
     return norm(y, get("post_norm"), spec.norm_eps) if block.post_norm == "rms" else y
 
@@ -161,6 +161,28 @@ def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:
     y = (y * z / (1 + np.exp(-z))).reshape(len(x), block.norm_groups, -1)
     normed = norm(y, np.ones(y.shape[-1]), spec.norm_eps).reshape(len(x), -1) * get("gate_norm")
     return normed @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
+
+
+def s6(spec: ModelSpec, block: S6, get: Get, x: Array) -> Array:
+    """One row, one channel at a time: S = exp(dt a) S + dt x B, y = S C + d x."""
+    inner, size, rank = block.inner_size, block.state_size, block.dt_rank
+    projected = x @ get("in_proj").T + (get("in_proj_bias") if block.proj_bias else 0.0)
+    padded = np.concatenate([np.zeros((block.conv_size - 1, inner)), projected[:, :inner]])
+    y, state = np.zeros((len(x), inner)), np.zeros((inner, size))
+    for row in range(len(x)):
+        conv = sum(padded[row + j] * get("conv")[:, j] for j in range(block.conv_size)) + get("conv_bias")
+        own = conv / (1 + np.exp(-conv))
+        parts = np.split(get("x_proj") @ own, [rank, rank + size])
+        if block.part_norm != "none":
+            weights = [get(f"{name}_norm") if block.part_norm == "rms" else 1.0 for name in ("dt", "b", "c")]
+            parts = [norm(part, weight, block.part_eps) for part, weight in zip(parts, weights, strict=True)]
+        low, b, c = parts
+        steps = np.log1p(np.exp(get("dt_proj") @ low + get("dt_bias")))
+        for i in range(inner):
+            state[i] = np.exp(steps[i] * get("a")[i]) * state[i] + steps[i] * own[i] * b
+            y[row, i] = state[i] @ c + get("d")[i] * own[i]
+    z = projected[:, inner:]
+    return (y * z / (1 + np.exp(-z))) @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
 
 
 def gated(both: Array, activation: str) -> Array:

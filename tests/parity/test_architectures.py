@@ -18,7 +18,7 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Ssm
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -152,6 +152,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("clamped", False),
         ("activation", "gelu_tanh"),
     ],
+    S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("proj_bias", False)],
 }
 
@@ -245,13 +246,16 @@ KINDS = {
     "bamba": {"ssm", "mlp"},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
+    **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
 }
+ALONE = {"mamba", "falcon_mamba", "mamba2"}  # without attention
 
 
 def test_rows_go_to_different_experts_and_states_carry_on(saved: Saved) -> None:
     spec, runtime = saved.spec(), saved.runtime()
-    attention = {"latent" if spec.architecture in LATENT else "attention"}
+    attention = {"latent"} if spec.architecture in LATENT else set() if spec.architecture in ALONE else {"attention"}
     assert attention | KINDS.get(spec.architecture, {"mlp"}) <= set(spec.kinds)
+    assert bool(spec.attention) == (spec.architecture not in ALONE)
     chosen = []
 
     def route(block: Moe, *args: Any) -> Any:
@@ -288,9 +292,16 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
-        assert not isinstance(block, Ssm) or block.inner_size == config.mamba_expand * config.hidden_size
+        assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     assert spec.tied == ("lm_head.weight" not in {n.split("model.")[-1] for n in saved.checkpoint.names})
-    assert spec.norm_eps == config.rms_norm_eps
+    assert spec.norm_eps == (config.layer_norm_epsilon if spec.architecture in ALONE else config.rms_norm_eps)
+
+
+def _inner(config: Any, block: Ssm | S6) -> int:
+    """`intermediate_size` of models of Mamba-1 alone, which may be another than `expand` says."""
+    if isinstance(block, S6) and hasattr(config, "expand"):
+        return int(config.intermediate_size)
+    return int(config.expand if hasattr(config, "expand") else config.mamba_expand) * int(config.hidden_size)
 
 
 def _mlp_sizes(config: Any) -> list[int]:
@@ -315,10 +326,9 @@ def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
 
 
 def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
-    block = next(iter(saved.spec().attention))
-    name = f"blocks.{block}.{'q' if saved.spec().architecture in LATENT else 'qkv'}"
-    source = saved.weights[name]
-    whole = saved.get(name)
+    part = "q" if saved.spec().architecture in LATENT else "qkv"
+    name = next((f"blocks.{b}.{part}" for b in saved.spec().attention), "blocks.0.in_proj")
+    source, whole = saved.weights[name], saved.get(name)
     cut = whole.shape[0] // 3
     np.testing.assert_array_equal(saved.checkpoint.read(source, cut, len(whole) - 5), whole[cut:-5])
 

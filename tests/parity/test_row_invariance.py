@@ -83,6 +83,7 @@ CONFIGS: dict[str, dict[str, object]] = {
 MADE_OF_OTHERS = {
     *("bamba", "granitemoehybrid"),
     *("dots1", "flex_olmo", "gpt_oss", "glm4_moe", "granitemoeshared", "minimax_m2", "qwen2_moe"),
+    *("falcon_mamba", "mamba", "mamba2"),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
 }
 MODELS = _models()

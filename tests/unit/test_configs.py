@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
-from edgedec.spec import ModelSpec, Moe
+from edgedec.spec import S6, ModelSpec, Moe
 
 LLAMA = {
     "model_type": "llama",
@@ -50,6 +50,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
 }
+# Models of state-space blocks alone, which know nothing of attention.
+ALONE: dict[str, Any] = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2}
 MIXTRAL = ASKED["mixtral"] | {"model_type": "mixtral", "num_key_value_heads": 2}
 HYBRID_CONFIG = ASKED["granitemoehybrid"] | {"model_type": "granitemoehybrid"}
 
@@ -75,8 +77,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     for name in FAMILY.names():
         own = FAMILY.facts(name)  # diffusion: transformers has none, tests/diffusion
-        if name == "gemma3" or own.diffusion or own.encodes:
-            continue
+        if name == "gemma3" or own.diffusion or own.encodes or name in ("mamba", "mamba2", "falcon_mamba"):
+            continue  # of the last three: the next test
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
         spec, config = _spec(model_type=name, **changes), {k: v for k, v in LLAMA.items() if k != "model_type"}
@@ -105,6 +107,59 @@ def _shared_size(config: Any) -> int:
         return int(config.n_shared_experts * config.moe_intermediate_size)
     names = ("shared_intermediate_size", "shared_expert_intermediate_size")
     return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
+
+
+@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
+def test_what_a_config_of_state_spaces_alone_leaves_out(name: str) -> None:
+    """`hidden_size` is one that the default heads of Mamba-2 fill."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    given = ALONE | {"hidden_size": 4096}
+    config = given | {"model_type": name}
+    spec, theirs = architecture(config).spec(config), transformers.AutoConfig.for_model(name, **given)
+    assert (spec.tied, spec.norm_eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+    assert not spec.attention
+    assert not spec.ropes
+    for block in spec.recurrent.values():
+        assert (block.state_size, block.conv_size) == (theirs.state_size, theirs.conv_kernel)
+        assert block.proj_bias == theirs.use_bias
+        if isinstance(block, S6):
+            assert (block.inner_size, block.dt_rank) == (theirs.expand * 4096, theirs.time_step_rank)
+            assert (block.part_norm, block.part_eps) == ("plain" if name == "falcon_mamba" else "none", 1e-6)
+        else:
+            sizes = (theirs.num_heads, theirs.head_dim, theirs.n_groups)
+            assert (block.n_heads, block.head_dim, block.n_groups) == sizes
+            assert (block.dt_min, block.dt_max) == (0.0, 1e30)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba", "use_conv_bias": False}, "use_conv_bias is false"),
+        ({"model_type": "mamba", "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported by Mamba blocks"),
+        ({"model_type": "mamba", "time_step_rank": 0}, "time_step_rank must be a whole number of at least 1"),
+        ({"model_type": "mamba", "state_size": 1 << 25}, "state_size: 33554432 is out of range"),
+        ({"model_type": "mamba", "mixer_rms_eps": 1e-6}, "mixer_rms_eps is not known"),
+        ({"model_type": "mamba", "num_heads": 4}, "num_heads is not known"),
+        ({"model_type": "falcon_mamba", "mixer_rms_eps": 0}, "mixer_rms_eps must be a positive number"),
+        ({"model_type": "falcon_mamba", "mixer_rms_eps": 2.0}, "part_eps: 2.0 is out of range"),
+        ({"model_type": "mamba2", "num_heads": 4}, "4 heads of 64 do not fill 96 channels"),
+        ({"model_type": "mamba2", "num_heads": 12, "head_dim": 8, "time_step_limit": [1.0, 0.5]}, "two ascending"),
+    ],
+)
+def test_state_spaces_alone_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    config = ALONE | changes
+    with pytest.raises(CheckpointError, match=message):
+        architecture(config).spec(config)
+
+
+def test_a_context_of_state_spaces_alone_is_what_is_asked() -> None:
+    config = ALONE | {"model_type": "mamba"}
+    assert (architecture(config).spec(config).context_length, architecture(config).spec(config, 5).context_length) == (
+        1 << 20,
+        5,
+    )
+    with pytest.raises(CheckpointError, match="a context of 1048577 is out of range"):
+        architecture(config).spec(config, (1 << 20) + 1)
 
 
 def test_gemma3_text_config_may_be_almost_empty() -> None:
@@ -313,8 +368,8 @@ def test_unknown_keys_that_are_off_pass() -> None:
 
 
 def test_unknown_architectures_are_listed() -> None:
-    with pytest.raises(UnknownArchitecture, match=r"'mamba' .*Mamba.* is not one of a2d_qwen3, .*, xlm_roberta$"):
-        architecture({"model_type": "mamba"})
+    with pytest.raises(UnknownArchitecture, match=r"'rwkv' .*Mamba.* is not one of a2d_qwen3, .*, xlm_roberta$"):
+        architecture({"model_type": "rwkv"})
     for name in ("_common", "nano", "heads", "../llama"):
         with pytest.raises(UnknownArchitecture):
             architecture({"model_type": name})
@@ -524,6 +579,74 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "vocab_size": 128256,
     },
+    "mamba": {
+        "conv_kernel": 4,
+        "d_inner": 1536,
+        "d_model": 768,
+        "expand": 2,
+        "fused_add_norm": True,
+        "hidden_act": "silu",
+        "hidden_size": 768,
+        "intermediate_size": 1536,
+        "layer_norm_epsilon": 1e-05,
+        "n_layer": 24,
+        "num_hidden_layers": 24,
+        "pad_vocab_size_multiple": 8,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": True,
+        "rms_norm": True,
+        "ssm_cfg": {},
+        "state_size": 16,
+        "time_step_floor": 0.0001,
+        "time_step_init_scheme": "random",
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "time_step_rank": 48,
+        "time_step_scale": 1.0,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "vocab_size": 50280,
+    },
+    "falcon_mamba": {
+        "conv_kernel": 4,
+        "expand": 16,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 8192,
+        "layer_norm_epsilon": 1e-05,
+        "mixer_rms_eps": 1e-06,
+        "num_hidden_layers": 64,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": True,
+        "state_size": 16,
+        "tie_word_embeddings": False,
+        "time_step_rank": 256,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "vocab_size": 65024,
+    },
+    "mamba2": {
+        "chunk_size": 256,
+        "conv_kernel": 4,
+        "expand": 2,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "layer_norm_epsilon": 1e-05,
+        "n_groups": 8,
+        "norm_before_gate": True,
+        "num_heads": 128,
+        "num_hidden_layers": 64,
+        "residual_in_fp32": True,
+        "rms_norm": True,
+        "state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_rank": 256,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "vocab_size": 32768,
+    },
 }
 PARAMETERS = {
     "mixtral": 46_702_792_704,
@@ -534,6 +657,9 @@ PARAMETERS = {
     "granitemoe": 1_334_628_352,
     "granitemoehybrid": 6_939_037_248,
     "bamba": 9_780_235_392,
+    "mamba": 129_135_360,
+    "falcon_mamba": 7_272_665_088,
+    "mamba2": 7_285_403_648,
 }
 
 
@@ -550,8 +676,8 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
     [
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "albert"}, "encoder, which generates no text"),
-        ({"model_type": "falcon_mamba"}, "Mamba"),
-        ({"model_type": "rwkv"}, "RWKV"),
+        ({"model_type": "xlstm"}, "Mamba"),
+        ({"model_type": "rwkv"}, "recurrent"),
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
         ({"model_type": "llava", "vision_config": {}}, "images"),
         ({"model_type": "gpt_neox"}, "a decoder"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
+from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -19,6 +19,8 @@ def _spec(name: str, *layers: tuple[Block, ...]) -> ModelSpec:
 
 _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
+# Channels that fill no vector, and ranks that fill no block of weights.
+_S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _LATENT = Latent(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
@@ -76,6 +78,13 @@ MODELS: dict[str, ModelSpec] = {
     ),
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
+    "selective": _spec(
+        "selective",
+        (_S6,),
+        (replace(_S6, inner_size=64, state_size=16, conv_size=4, proj_bias=True, part_norm="rms", part_eps=0.01),),
+        (replace(_S6, part_norm="plain", post_norm="rms"),),
+    ),
+    "selective hybrid": _spec("selective hybrid", (_S6, Mlp(96)), (replace(_HEADS, rope=None), _MOE), (_S6, _MOE)),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
     "expert groups": _spec(
         "expert groups",

@@ -1,0 +1,189 @@
+// The selective state space of Mamba-1: projection, a short convolution, from its result the time step of every channel
+// and B and C, a recurrence along each row's own path in its tree, a gate, projection.
+//
+// States of a tree are made as those of Mamba-2 are (ssm_block.cpp). Channels are independent, so lane groups of them
+// run on threads.
+#include "engine.h"
+#include "recurrent.h"
+
+namespace edgedec {
+
+namespace {
+
+constexpr int LANE_GROUPS = 4;  // of one task, at most
+
+// a [inner, state_size] as the state lies; lanes without a channel hold zeros, and keep them.
+std::shared_ptr<const std::vector<float>> decays_of(const ed_s6& m) {
+  auto made = std::make_shared<std::vector<float>>(ssm_head_floats(m.inner, m.state_size));
+  for (int i = 0; i < m.inner; i++)
+    for (int n = 0; n < m.state_size; n++)
+      (*made)[((size_t)(i / 16) * m.state_size + n) * 16 + i % 16] = m.a[(size_t)i * m.state_size + n];
+  return made;
+}
+
+struct S6Scratch {
+  Buffer<float> projected, x, parts, steps;
+};
+
+class S6Block : public Block {
+ public:
+  S6Block(Engine& engine, const ed_block& block)
+      : engine_(engine),
+        block_(block),
+        m_(*block.s6),
+        s_(engine.shared<S6Scratch>()),
+        in_(matrix(m_.in_proj)),
+        parts_(matrix(m_.x_proj)),
+        steps_(matrix(m_.dt_proj)),
+        out_(matrix(m_.out_proj)),
+        taps_((size_t)m_.conv_size * m_.inner),
+        ones_(std::max(m_.dt_rank, m_.state_size), 1.0f) {
+    for (int i = 0; i < m_.inner; i++)
+      for (int t = 0; t < m_.conv_size; t++) taps_[(size_t)t * m_.inner + i] = m_.conv[i * m_.conv_size + t];
+  }
+
+  std::vector<Matrix> matrices() const override { return {in_, parts_, steps_, out_}; }
+
+  void reserve(int rows) override {
+    s_.projected.need((size_t)rows * in_.n);
+    s_.x.need((size_t)rows * m_.inner);
+    s_.parts.need((size_t)rows * (parts_.n + m_.dt_rank));
+    s_.steps.need((size_t)rows * m_.inner);
+  }
+
+  void run(const BlockCall& call) override {
+    project(call);
+    for (const SequenceRows& s : call.sequences) convolve(s);
+    multiply(parts_, s_.x.p, call.rows, s_.parts.p);
+    engine_.adapt(call, 2, s_.x.p, m_.inner, s_.parts.p, parts_.n);
+    float* low = s_.parts.p + (size_t)call.rows * parts_.n;
+    engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) norm_parts(s_.parts.p + (size_t)r * parts_.n, low + (size_t)r * m_.dt_rank);
+    });
+    multiply(steps_, low, call.rows, s_.steps.p);
+    engine_.adapt(call, 3, low, m_.dt_rank, s_.steps.p, m_.inner);
+    for (const SequenceRows& s : call.sequences) keep(s);
+    scan(call);
+    gate(call.rows);
+    const QuantizedActivations a = engine_.quantize(s_.x.p, call.rows, out_);
+    engine_.residual(call, block_, out_, a, s_.x.p, m_.out_proj_bias);
+  }
+
+ private:
+  static RecurrentState& state(const SequenceRows& s) { return *static_cast<RecurrentState*>(s.state); }
+  // x and z of a row.
+  float* projected(int row) const { return s_.projected.p + (size_t)row * in_.n; }
+
+  void project(const BlockCall& call) {
+    Product p{};
+    p.w = in_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, in_);
+    p.bias = m_.in_proj_bias, p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
+    engine_.multiply(p);
+    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
+  }
+
+  void multiply(const Matrix& w, const float* x, int rows, float* out) {
+    Product p{};
+    p.w = w, p.a = engine_.quantize(x, rows, w);
+    p.out = out, p.stride = w.n, p.rows = rows;
+    engine_.multiply(p);
+  }
+
+  // x of the computed rows of a sequence, convolved, into s_.x and its state.
+  void convolve(const SequenceRows& s) {
+    engine_.pool().parallel_for(s.rows, engine_.grain(s.rows), [&](int begin, int end, int) {
+      std::vector<const float*> taps(m_.conv_size);
+      for (int r = begin; r < end; r++) {
+        const SsmRow row = state(s).row(s.pending.first + r);
+        const float* raw = projected(s.row + r);
+        state(s).taps(s.pending.first + r, projected(s.row), in_.n, taps.data());
+        std::copy(raw, raw + m_.inner, row.raw);
+        engine_.kernels().conv(taps.data(), m_.conv_size, taps_.data(), m_.inner, m_.conv_bias, m_.inner, row.mixed);
+        std::copy(row.mixed, row.mixed + m_.inner, s_.x.p + (size_t)(s.row + r) * m_.inner);
+      }
+    });
+  }
+
+  // What time steps are made of, B and C, normed in place if the model does so; the first of them to `low`.
+  void norm_parts(float* parts, float* low) const {
+    const int at[] = {0, m_.dt_rank, m_.dt_rank + m_.state_size, parts_.n};
+    const float* weights[] = {m_.dt_norm, m_.b_norm, m_.c_norm};
+    for (int i = 0; m_.part_norm && i < 3; i++) {
+      float* x = parts + at[i];
+      engine_.kernels().norm(x, m_.part_norm == 2 ? weights[i] : ones_.data(), at[i + 1] - at[i], m_.part_eps, x);
+    }
+    std::copy(parts, parts + m_.dt_rank, low);
+  }
+
+  // Time steps, B and C of the computed rows into the state.
+  void keep(const SequenceRows& s) {
+    for (int r = 0; r < s.rows; r++) {
+      const SsmRow row = state(s).row(s.pending.first + r);
+      const float* bc = s_.parts.p + (size_t)(s.row + r) * parts_.n + m_.dt_rank;
+      std::copy(bc, bc + 2 * m_.state_size, row.mixed + m_.inner);
+      engine_.kernels().softplus(s_.steps.p + (size_t)(s.row + r) * m_.inner, m_.dt_bias, m_.inner, row.dt);
+    }
+  }
+
+  // y of every row into s_.x, and the states: a few lane groups through all rows of their sequence.
+  void scan(const BlockCall& call) {
+    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.inner);
+    const int each = (lanes + LANE_GROUPS - 1) / LANE_GROUPS;
+    if ((int)updates_.size() < n) updates_.resize(n);
+    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
+    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
+      for (int i = begin; i < end; i++) {
+        const int part = i % each;
+        scan_lanes(call.sequences[i / each], updates_[i / each], lanes * part / each, lanes * (part + 1) / each);
+      }
+    });
+    for (const SequenceRows& s : call.sequences) state(s).applied();
+  }
+
+  void scan_lanes(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int lane0, int lane1) {
+    for (const SsmUpdate& u : updates) {
+      S6Step step = state(s).shape().channels(u);
+      if (u.row >= 0) {
+        step.c = step.b + m_.state_size, step.d = m_.d;
+        step.y = s_.x.p + (size_t)(s.row + u.row) * m_.inner;
+      }
+      engine_.kernels().s6_step(step, lane0, lane1);
+    }
+  }
+
+  // y = y * silu(z).
+  void gate(int rows) {
+    engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        float* y = s_.x.p + (size_t)r * m_.inner;
+        engine_.kernels().glu(projected(r) + m_.inner, y, m_.inner, SILU, y);
+      }
+    });
+  }
+
+  Engine& engine_;
+  const ed_block block_;
+  const ed_s6 m_;
+  S6Scratch& s_;
+  const Matrix in_, parts_, steps_, out_;
+  std::vector<float> taps_;  // the convolution's weights [conv_size, inner]
+  const std::vector<float> ones_;
+  std::vector<std::vector<SsmUpdate>> updates_;
+};
+
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  const ed_s6& m = *block.s6;
+  if (m.conv_size < 1 || m.in_proj.n != 2 * m.inner || m.x_proj.n != m.dt_rank + 2 * m.state_size) return nullptr;
+  return std::make_unique<S6Block>(engine, block);
+}
+
+std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int, const std::shared_ptr<PagePool>&) {
+  const ed_s6& m = *block.s6;
+  return std::make_unique<RecurrentState>(SsmShape{1, m.inner, m.state_size, 1, m.conv_size, decays_of(m)});
+}
+
+}  // namespace
+
+const BlockKind S6_BLOCK = {S6, make, make_state};
+
+}  // namespace edgedec
