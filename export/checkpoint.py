@@ -24,7 +24,7 @@ from edgedec.export.links import check_links
 from edgedec.export.moved import check_moved, moved
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
-from edgedec.export.renamed import renamed
+from edgedec.export.renamed import renamed, replaced, together
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
 from edgedec.export.sentence_modules import Modules, read_modules, terms_sources
 from edgedec.export.text import copy_text
@@ -81,6 +81,9 @@ class Checkpoint:
         found |= {name: source for name, source in self.modules.sources.items() if name in spec.tensors()}
         if spec.output is not None:
             found = renamed(found, self.tensors, model.FACTS.prefixes)
+        elif model.FACTS.renames:
+            found = replaced(found, self.tensors, model.FACTS.renames)
+        found = together(found, self.tensors)
         self.check(found, spec, (*model.FACTS.ignored, *mtp_tensors(self.config)))
         return found
 

@@ -269,6 +269,10 @@ class Graph:
         """The nodes as a subgraph that uses values of the enclosing graph."""
         return helper.make_graph(self._nodes, self.name, [], self._outputs)
 
+    def body(self) -> onnx.GraphProto:
+        """The nodes as the body of a `Loop`, which has inputs of its own."""
+        return helper.make_graph(self._nodes, self.name, list(self._inputs.values()), self._outputs)
+
     def model(self) -> onnx.ModelProto:
         inputs, weights = list(self._inputs.values()), list(self._inits.values())
         graph = helper.make_graph(self._nodes, self.name, inputs, self._outputs, initializer=weights)

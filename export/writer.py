@@ -16,7 +16,6 @@ import edgedec
 from edgedec.bundle.manifest import (
     FORMAT,
     MANIFEST,
-    NEWER_KINDS,
     OLDEST,
     VERSION,
     WITH_DIFFUSION,
@@ -38,7 +37,7 @@ from edgedec.export.artifacts import Request, choose, made_for
 from edgedec.export.layout import Layout
 from edgedec.export.weights import Kept, Read, WeightsFile, format_of
 from edgedec.spec import ModelSpec
-from edgedec.spec.newer import newer
+from edgedec.spec.newer import is_newer
 from edgedec.storage.serde import to_json
 
 Progress = Callable[[str, int, int], None]
@@ -170,7 +169,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if newer(layout.spec) or NEWER_KINDS & set(layout.spec.kinds) or any(t.offsets for t in layout.tensors.values()):
+    if is_newer(layout.spec) or any(t.offsets for t in layout.tensors.values()):
         return VERSION
     if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
         return WITH_ENCODERS

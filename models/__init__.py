@@ -66,13 +66,14 @@ class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
     need; diffusion: of a diffusion language model; prefixes: of names in checkpoints that were saved with a head, where
     `weights` has none; encodes: it is of text encoders only; terms: the dense layer, the norm and the bias of its head
-    over the vocabulary."""
+    over the vocabulary; renames: parts of names and what stands in a checkpoint that lacks the name."""
 
     ignored: tuple[str, ...] = ()
     diffusion: Fills | None = None
     prefixes: tuple[str, ...] = ()
     encodes: bool = False
     terms: tuple[str, str, str] | None = None
+    renames: tuple[tuple[str, str], ...] = ()
 
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.

@@ -21,8 +21,10 @@ NAMES: Names = {
     "moe": MIXTRAL["moe"] | {"router_bias": ("block_sparse_moe.e_score_correction_bias",)},
 }
 # Published configs have these, of parts that no layer has here.
-UNUSED = ("mtp_transformer_layers", "num_mtp_modules", "use_mtp", "shared_moe_mode", "layernorm_full_attention_beta")
-UNUSED += ("layernorm_linear_attention_beta", "layernorm_mlp_beta", "max_model_len")
+UNUSED = (
+    *("mtp_transformer_layers", "num_mtp_modules", "use_mtp", "shared_moe_mode", "layernorm_full_attention_beta"),
+    *("layernorm_linear_attention_beta", "layernorm_mlp_beta", "max_model_len"),
+)
 # (supported, what the code assumes)
 FIXED: dict[str, tuple[Any, Any]] = {
     "scoring_func": ("sigmoid", "sigmoid"),

@@ -13,7 +13,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
 # The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
 # of a kind with more those between them.
@@ -25,6 +25,8 @@ _ADAPTED = {
     "power_law": ("qkv", "o", "gate_up", "down"),
     "ssm": ("in_proj", "out_proj"),
     "s6": ("in_proj", "out_proj", "x_proj", "dt_proj"),
+    "conv": ("in_proj", "out_proj"),
+    "delta": ("in_proj", "out_proj", "gate_up", "decay_up"),
 }
 
 
@@ -93,6 +95,10 @@ class NativeModel:
                 return self._ssm(prefix, block)
             case S6():
                 return self._s6(prefix, block)
+            case Conv():
+                return self._conv(prefix, block)
+            case Delta():
+                return self._delta(prefix, block)
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
@@ -108,6 +114,7 @@ class NativeModel:
             distances=block.distances,
             scale=block.scale,
             softcap=block.softcap,
+            gate=block.gate_dim,
             **self._matrices(prefix, "qkv o"),
             **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
@@ -196,6 +203,30 @@ class NativeModel:
             part_eps=block.part_eps,
             **self._matrices(prefix, "in_proj x_proj dt_proj out_proj"),
             **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
+        )
+
+    def _conv(self, prefix: str, block: Conv) -> structs.ConvStruct:
+        return structs.ConvStruct(
+            channels=block.inner_size,
+            conv_size=block.conv_size,
+            **self._matrices(prefix, "in_proj out_proj"),
+            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias"),
+        )
+
+    def _delta(self, prefix: str, block: Delta) -> structs.DeltaStruct:
+        return structs.DeltaStruct(
+            heads=block.n_heads,
+            head_dim=block.head_dim,
+            key_dim=block.key_dim,
+            groups=block.n_groups,
+            conv_size=block.conv_size,
+            decays=block.decays // block.n_heads,
+            rank=block.rank,
+            sigmoid=block.gate == "sigmoid",
+            beta_scale=block.beta_scale,
+            eps=block.eps,
+            **self._matrices(prefix, "in_proj out_proj gate_up decay_up"),
+            **self._vectors(prefix, "conv dt_bias a gate_norm"),
         )
 
     def _matrices(self, prefix: str, names: str) -> dict[str, structs.TensorStruct]:

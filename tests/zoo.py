@@ -102,6 +102,18 @@ ALONE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+# Value heads that share key heads, of other widths than these; a convolution of another size than the usual.
+DELTA = {
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+SHARED = {"num_experts": 5, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}
+# Qwen's norms are stored less 1, but for that inside the delta rule; a quarter of a head turns.
+QWEN = {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -127,6 +139,25 @@ def _gemma3_wrapper() -> Any:
     return _random("Gemma3", "Gemma3ForConditionalGeneration", config | tokens, 3)
 
 
+def _qwen3_5(seed: int) -> Any:
+    """Multimodal, as it is published."""
+    rope = QWEN["rope_parameters"] | {"mrope_section": [1, 1, 0], "mrope_interleaved": True}
+    text = SIZES | DELTA | QWEN | {"rope_parameters": rope}
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48}
+    vision |= {"patch_size": 4, "num_position_embeddings": 16}
+    return _random("Qwen3_5", "Qwen3_5ForConditionalGeneration", {"text_config": text, "vision_config": vision}, seed)
+
+
+def _without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in SIZES.items() if key != name}
+
+
+def less_one(name: str, config_name: str) -> bool:
+    """Whether a norm's weight is stored less 1."""
+    qwen = config_name.lower().replace("_", "").startswith(("qwen3next", "qwen35"))
+    return "gemma" in config_name.lower() or (qwen and "linear_attn" not in name and "visual" not in name)
+
+
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
@@ -135,11 +166,14 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
         for name, weight in model.named_parameters():
             spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
             spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, to be seen
-            middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and "Gemma" not in config_name else 0.0
+            middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and not less_one(name, config_name) else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
             if name.endswith("e_score_correction_bias"):
                 bias.copy_(0.3 * torch.randn_like(bias))
+        for name, buffer in model.named_buffers():
+            if name.endswith("expert_bias"):
+                buffer.copy_(0.3 * torch.randn_like(buffer))
         model.get_input_embeddings().weight.mul_(0.5)
     model.config._attn_implementation = "eager"
     return model.eval()
@@ -360,6 +394,58 @@ ZOO: dict[str, Callable[[], Any]] = {
     "mamba_tied": _alone("Mamba", 1, expand=3, conv_kernel=4),
     "falcon_mamba": _alone(
         "FalconMamba", time_step_rank=5, expand=16, intermediate_size=80, mixer_rms_eps=0.02, tie_word_embeddings=False
+    ),
+    "lfm2": _causal(
+        "Lfm2",
+        norm_eps=1e-4,
+        conv_bias=True,
+        conv_L_cache=4,
+        block_multiple_of=8,
+        block_ffn_dim_multiplier=1.3,
+        layer_types=["conv", "full_attention", "conv"],
+    ),
+    "lfm2_final_sizes": _causal(
+        "Lfm2", 1, block_auto_adjust_ff_dim=False, full_attn_idxs=[1], tie_word_embeddings=False
+    ),
+    "lfm2_moe": _causal(
+        "Lfm2Moe",
+        **EXPERTS,
+        num_dense_layers=1,
+        num_experts=5,
+        moe_intermediate_size=16,
+        routed_scaling_factor=0.7,
+        layer_types=["conv", "full_attention", "conv"],
+    ),
+    "lfm2_moe_no_bias": _causal(
+        "Lfm2Moe",
+        1,
+        **EXPERTS,
+        num_dense_layers=0,
+        num_experts=5,
+        moe_intermediate_size=16,
+        use_expert_bias=False,
+        norm_topk_prob=False,
+        layer_types=["full_attention", "conv", "conv"],
+    ),
+    "qwen3_next": _causal(
+        "Qwen3Next", 1, **EXPERTS | DELTA | SHARED | QWEN, norm_topk_prob=True, attention_bias=True, mlp_only_layers=[1]
+    ),
+    "qwen3_next_tied": _causal(
+        "Qwen3Next", 1, **EXPERTS | DELTA | SHARED | QWEN, norm_topk_prob=False, tie_word_embeddings=True
+    ),
+    "qwen3_5": lambda: _qwen3_5(4),
+    "qwen3_5_text": lambda: _random("Qwen3_5Text", "Qwen3_5ForCausalLM", SIZES | DELTA | QWEN, 5),
+    "qwen3_5_moe_text": lambda: _random(
+        "Qwen3_5MoeText", "Qwen3_5MoeForCausalLM", _without("intermediate_size") | EXPERTS | DELTA | SHARED | QWEN, 6
+    ),
+    # Equal sums of widths: transformers saves the convolutions of q, k and v as thirds.
+    "olmo_hybrid": _causal("OlmoHybrid", **DELTA | {"linear_value_head_dim": 4}, hidden_size=64, attention_bias=True),
+    "olmo_hybrid_turned": _causal(
+        "OlmoHybrid",
+        1,
+        **DELTA | {"linear_value_head_dim": 4, "linear_allow_neg_eigval": False},
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        tie_word_embeddings=True,
     ),
     "bamba": _causal(
         "Bamba",

@@ -66,6 +66,10 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
         return config | {"hidden_size": 128, "rope_parameters": rope}
     if "num_attention_heads" not in config and "text_config" not in config:
         return config
+    if config.get("rope_parameters", {}).get("partial_rotary_factor") == 0.25:
+        return config | {"head_dim": 64}
+    if "text_config" in config and "linear_key_head_dim" in config["text_config"]:
+        return config | {"text_config": fitted(config["text_config"])}
     if config.get("head_dim", 16) % 16:
         return config | {"head_dim": 32}
     return config if "head_dim" in config or "hidden_size" not in config else config | {"hidden_size": 64}
@@ -76,18 +80,24 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True)
-    gemma = "gemma" in config["model_type"]
     drawn = {}
     for name, shape in tensors.items():
         rng = np.random.default_rng(crc32(name.encode()))
         spread = 0.3 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
         spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, and to be seen
         spread *= 0.5 if "embed_tokens" in name else 1.0
-        middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and not gemma else 0.0
+        norm = name.endswith(("norm.weight", "norm_f.weight")) and not _less_one(name, config["model_type"])
+        middle = 1.0 if norm else 0.0
         drawn[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def _less_one(name: str, model_type: str) -> bool:
+    """Whether a norm's weight is stored less 1."""
+    qwen = model_type.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name and "visual" not in name
+    return "gemma" in model_type or qwen
 
 
 def logits_of_transformers(folder: Path, ids: list[int]) -> NDArray[np.float32]:

@@ -14,12 +14,11 @@ from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
 VERSION = 9
-WITH_ENCODERS = 8  # without offsets, newer kinds and facts (`spec.newer`), and still written where there are none
+WITH_ENCODERS = 8  # without offsets, and kinds and facts that `spec.newer` knows; still written where there are none
 WITH_DIFFUSION = 7  # without int3, int2 and the facts of a text encoder, and still written where there are none
 WITH_ROPES = 6  # without a diffusion model's facts, and still written where there are none
 WITH_ZEROS = 5  # without a second set of ropes
 OLDEST = 4  # and without zero points
-NEWER_KINDS = frozenset({"s6"})  # of blocks, which readers of version 8 do not know
 MANIFEST = "edgedec.json"
 TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing

@@ -206,7 +206,9 @@ class HostCache(NoOffload):
             arrays[f"kv.{b}"] = self._data[b][:, :, : slots.committed]
             arrays[f"slots.{b}"] = np.stack([slots.positions, slots.tokens])
         for b, state in self._recurrent.items():
-            arrays |= {f"conv.{b}": state.committed.conv, f"state.{b}": state.committed.state}
+            arrays |= {f"conv.{b}": state.committed.conv}
+            if state.committed.state.size:
+                arrays |= {f"state.{b}": state.committed.state}
         return arrays
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -220,7 +222,8 @@ class HostCache(NoOffload):
             self._grow(b, len(positions))
             self._data[b][:, :, : len(positions)] = arrays[f"kv.{b}"]
         for b, state in self._recurrent.items():
-            state.load(Recurrent(arrays[f"conv.{b}"], arrays[f"state.{b}"]), self._length)
+            matrices = arrays.get(f"state.{b}", state.committed.state)
+            state.load(Recurrent(arrays[f"conv.{b}"], matrices), self._length)
         self._join()
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -18,7 +18,8 @@ _WORTH, _KEPT = 16, 4
 
 
 class Recurrent(NamedTuple):
-    """conv [conv_size - 1, conv_dim]: the last inputs of the convolution; state [n_heads, head_dim, state_size]."""
+    """conv [conv_size - 1, conv_dim]: the last inputs of the convolution; state [n_heads, head_dim, state_size], of a
+    short convolution alone of no head."""
 
     conv: Array
     state: Array

@@ -14,6 +14,8 @@ from functools import cached_property
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
+from edgedec.spec.conv import Conv
+from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
 from edgedec.spec.latent import Latent
 from edgedec.spec.mlp import Mlp
@@ -31,6 +33,8 @@ __all__ = [
     "Activation",
     "Attention",
     "Block",
+    "Conv",
+    "Delta",
     "Dense",
     "EncoderEntry",
     "Latent",
@@ -50,9 +54,9 @@ __all__ = [
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Latent | Mlp | Moe | PowerLaw | Ssm | S6 | Opaque
+Block = Attention | Conv | Delta | Latent | Mlp | Moe | Opaque | PowerLaw | S6 | Ssm
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
-Stateful = Ssm | S6
+Stateful = Conv | Delta | S6 | Ssm
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,11 @@ class ModelSpec:
     def recurrent(self) -> dict[int, Stateful]:
         """The blocks by number that keep a state of fixed size."""
         return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Stateful)}
+
+    @cached_property
+    def ssm(self) -> dict[int, Ssm]:
+        """Those of Mamba-2 by number."""
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Ssm)}
 
     @cached_property
     def paired(self) -> bool:

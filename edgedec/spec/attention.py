@@ -16,7 +16,8 @@ class Attention:
     `after`: norm of the state after the sum. `distances`: of d, a learned number is added to the scores, of each head
     and distance key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
     row's token, which is read before the normed state ("none": it is not read). `sink_logit`: each head has a learned
-    score of no token, which takes its part of the softmax and has no value (gpt-oss); not `sinks`, which are tokens."""
+    score of no token, which takes its part of the softmax and has no value (gpt-oss); not `sinks`, which are tokens.
+    `gate`: the output is multiplied by a sigmoid of further rows of `qkv`, one a head or one a channel."""
 
     n_heads: int
     n_kv_heads: int
@@ -35,6 +36,7 @@ class Attention:
     embedding_norm: Norm = "none"
     distances: int = 0
     sink_logit: bool = False
+    gate: Literal["none", "head", "channel"] = "none"
     kind: Literal["attention"] = "attention"
 
     @property
@@ -51,13 +53,22 @@ class Attention:
         return 2
 
     @property
+    def gate_dim(self) -> int:
+        """Rows of the gate."""
+        return {"none": 0, "head": self.n_heads, "channel": self.q_dim}[self.gate]
+
+    @property
+    def qkv_rows(self) -> int:
+        """Rows of `qkv`: of queries, keys, values and the gate."""
+        return self.q_dim + 2 * self.kv_dim + self.gate_dim
+
+    @property
     def paired(self) -> bool:
         """Whether it reads the embedding besides the state."""
         return self.embedding_norm != "none"
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""
-        qkv = self.q_dim + 2 * self.kv_dim
         shapes = self.matrices(hidden) | norm_tensors(self.embedding_norm, "embedding_norm", hidden)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
@@ -70,7 +81,7 @@ class Attention:
         if self.qk_norm == "full":
             shapes |= {"q_norm": (self.q_dim,), "k_norm": (self.kv_dim,)}
         if self.qkv_bias:
-            shapes["qkv_bias"] = (qkv,)
+            shapes["qkv_bias"] = (self.qkv_rows,)
         if self.o_bias:
             shapes["o_bias"] = (hidden,)
         return shapes
@@ -78,7 +89,7 @@ class Attention:
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of them a row reads every byte."""
         read = 2 * hidden if self.paired else hidden
-        return {"qkv": (self.q_dim + 2 * self.kv_dim, read), "o": (hidden, self.q_dim)}
+        return {"qkv": (self.qkv_rows, read), "o": (hidden, self.q_dim)}
 
     def check(self, where: str) -> None:
         """Refuse numbers that no model can have."""

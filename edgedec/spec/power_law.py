@@ -47,5 +47,5 @@ class PowerLaw(Attention):
 _NORMS = ("attention_norm", "output_norm")
 _PLAIN = (
     *("window", "sinks", "softcap", "qk_norm", "qkv_bias", "o_bias", "norm", "post_norm", "after", "embedding_norm"),
-    *("distances", "sink_logit"),
+    *("distances", "sink_logit", "gate"),
 )

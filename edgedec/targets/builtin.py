@@ -12,7 +12,7 @@ from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
 # Of our own engines on the CPU besides.
-_OURS = ("power_law", "s6")
+_OURS = ("conv", "delta", "latent", "power_law", "s6")
 
 
 def _cannot(engine: str) -> Callable[[], str | None]:
@@ -26,8 +26,8 @@ FACTS = Targets((
         missing=_cannot("native"),
     ),
     Target(
-        "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, *_OURS), KV_FORMATS,
-        "native",
+        "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, *_OURS),
+        KV_FORMATS, "native",
     ),
     Target(
         "cuda", "cuda", "edgedec's GPU engine", _KINDS, KV_FORMATS, "native",
@@ -37,7 +37,7 @@ FACTS = Targets((
         "opencl", "opencl", "edgedec's engine for GPUs of phones and laptops", _KINDS, KV_FORMATS, "emulated",
         needs="a driver for OpenCL", missing=_cannot("opencl"),
     ),
-    Target("ort", "ort", "ONNX Runtime on the CPU", _KINDS, KV_FORMATS, "native", add=True),
+    Target("ort", "ort", "ONNX Runtime on the CPU", (*_KINDS, "conv", "delta"), KV_FORMATS, "native", add=True),
     Target(
         "genai", "", "a folder for onnxruntime-genai", ("attention", "mlp"), KV_FORMATS, "native",
         needs="onnxruntime-genai", missing=lacking_packages("onnxruntime_genai"), trees=False, add=True,

@@ -26,6 +26,9 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
         embedded = norm(g, block.embedding_norm, embedding, f"{p}.embedding_norm", spec.norm_eps)
         x = g.node("Concat", [embedded, x], axis=-1)
     qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
+    gate = ""
+    if block.gate_dim:
+        qkv, gate = g.split(qkv, [block.qkv_rows - block.gate_dim, block.gate_dim])
     heads = _split_heads(g, spec, block, qkv, p)
     past, present = _cache(g, spec, b, step)
     inputs = [
@@ -42,7 +45,16 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
         inputs.pop()
     attrs = _attributes(block, step)
     mixed = g.nodes("GroupQueryAttention", inputs, [f"{p}.mixed", *present], domain=MICROSOFT, **attrs)[0]
+    if gate:
+        mixed = _gated(g, block, mixed, gate)
     return g.linear(mixed, f"{p}.o", f"{p}.o_bias" if block.o_bias else None)
+
+
+def _gated(g: Graph, block: Attention, x: str, gate: str) -> str:
+    """x [1, rows, q_dim] times the sigmoid of its gate, a head or a channel at a time."""
+    gate = g.node("Sigmoid", [g.reshaped(gate, [0, 0, -1, 1])])
+    heads = g.reshaped(x, [0, 0, block.gate_dim, -1])
+    return g.reshaped(g.node("Mul", [heads, gate]), [0, 0, -1])
 
 
 def query(g: Graph, b: int) -> str:

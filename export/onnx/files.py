@@ -9,13 +9,15 @@ import numpy as np
 
 from edgedec.export.graph import FLOAT, INT32, INT64, Graph
 from edgedec.export.layout import Layout
-from edgedec.export.onnx import attention, mlp, moe, ssm
+from edgedec.export.onnx import attention, conv, delta, mlp, moe, ssm
 from edgedec.export.onnx.common import capped, ints, norm, scalar
 from edgedec.export.onnx.layout import CallInputs
 
 MODEL = "model"
 EMIT: dict[str, Callable[[Graph, Layout, int, str, CallInputs], str]] = {
     "attention": attention.emit,
+    "conv": conv.emit,
+    "delta": delta.emit,
     "mlp": mlp.emit,
     "moe": moe.emit,
     "ssm": ssm.emit,

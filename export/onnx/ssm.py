@@ -8,10 +8,11 @@ after the last row, and what the host needs to compute the state after any other
 
 from __future__ import annotations
 
-from edgedec.export.graph import FLOAT, INT64, Graph
+from edgedec.export.graph import FLOAT, Graph
 from edgedec.export.layout import Layout
 from edgedec.export.onnx.common import activation, ints, scalar
 from edgedec.export.onnx.layout import CallInputs
+from edgedec.export.onnx.recurrent import computed, convolved, give
 from edgedec.spec import ModelSpec, Ssm
 
 _HIDDEN = -1e9
@@ -20,16 +21,17 @@ _HIDDEN = -1e9
 def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state [1, rows, hidden] -> what is added to it."""
     spec, block, p = layout.spec, layout.spec.recurrent[b], f"blocks.{b}"
+    assert isinstance(block, Ssm)
     projected = g.linear(x, f"{p}.in_proj", f"{p}.in_proj_bias" if block.proj_bias else None)
     z, xbc, dt = g.split(g.reshaped(projected, [-1, block.in_rows]), [block.inner_size, block.conv_dim, block.n_heads])
     dt = _steps(g, block, dt, p)
     past = g.input(f"past_xbc.{b}", FLOAT, ["past", block.conv_dim])
-    mixed = _convolved(g, block, b, g.node("Concat", [past, xbc], axis=0))
+    mixed = convolved(g, block, b, g.node("Concat", [past, xbc], axis=0))
+    mixed = activation(g, "silu", g.node("Add", [mixed, g.vector(f"{p}.conv_bias")]))
     past_dt = g.input(f"past_dt.{b}", FLOAT, ["past", block.n_heads])
     y, state = _scan(g, block, b, mixed, g.node("Concat", [past_dt, dt], axis=0))
     _give(g, block, b, {"xbc": xbc, "dt": dt, "mixed": mixed, "state_out": state})
-    first = g.node("Slice", [g.node("Shape", [past]), ints(g, 0), ints(g, 1)])
-    y = g.node("Slice", [y, first, ints(g, 1 << 62), ints(g, 0)])
+    y = computed(g, past, y)
     y = _gated_norm(g, spec, block, y, z, p)
     return g.linear(
         g.reshaped(y, [1, -1, block.inner_size]), f"{p}.out_proj", f"{p}.out_proj_bias" if block.proj_bias else None
@@ -40,17 +42,6 @@ def _steps(g: Graph, block: Ssm, dt: str, p: str) -> str:
     """How far each head goes in each row [n, n_heads]."""
     positive = g.node("Softplus", [g.node("Add", [dt, g.vector(f"{p}.dt_bias")])])
     return g.node("Clip", [positive, scalar(g, block.dt_min), scalar(g, block.dt_max)])
-
-
-def _convolved(g: Graph, block: Ssm, b: int, xbc: str) -> str:
-    """xbc [n, conv_dim] -> silu of the convolution along each row's own path [n, conv_dim]."""
-    p, size = f"blocks.{b}", block.conv_size
-    before = g.input(f"conv.{b}", FLOAT, [size - 1, block.conv_dim])
-    paths = g.input(f"paths.{size}", INT64, ["all", size])
-    windows = g.node("Gather", [g.node("Concat", [before, xbc], axis=0), paths], axis=0)
-    kernel = g.node("Transpose", [g.vector(f"{p}.conv")], perm=[1, 0])
-    summed = g.node("ReduceSum", [g.node("Mul", [windows, kernel]), ints(g, 1)], keepdims=0)
-    return activation(g, "silu", g.node("Add", [summed, g.vector(f"{p}.conv_bias")]))
 
 
 def _scan(g: Graph, block: Ssm, b: int, mixed: str, dt: str) -> tuple[str, str]:
@@ -127,7 +118,7 @@ def _heads(g: Graph, weights: str, heads: int) -> str:
 
 
 def _give(g: Graph, block: Ssm, b: int, values: dict[str, str]) -> None:
-    """The outputs from which the host computes the state after any row (`runtimes/ort/recurrent.py`)."""
+    """The outputs from which the host computes the state after any row."""
     shapes: dict[str, list[int | str]] = {
         "xbc": ["rows", block.conv_dim],
         "dt": ["rows", block.n_heads],
@@ -135,4 +126,4 @@ def _give(g: Graph, block: Ssm, b: int, values: dict[str, str]) -> None:
         "state_out": [block.n_heads, block.head_dim, block.state_size],
     }
     for name, value in values.items():
-        g.output(g.node("Identity", [value], out=f"{name}.{b}"), FLOAT, shapes[name])
+        give(g, f"{name}.{b}", value, shapes[name])

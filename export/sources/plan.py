@@ -39,7 +39,7 @@ def planned(
         launches[name] = writer.model()
         blocks = spec.attention.items()
         pages[name] = {f"pool.{b}": KvWords(dialect, block, name).page_words for b, block in blocks}
-    states = {f"state.{b}": state_floats(block) for b, block in spec.recurrent.items()}
+    states = {f"state.{b}": state_floats(block) for b, block in spec.ssm.items()}
     after = commits(kernels, spec)
     facts = {k.name: KernelFacts(k.threads, tuple(k.arrays.values())) for k in kernels.made.values()}
     inputs = {name: ArrayFacts(*of) for name, of in INPUTS.items()}

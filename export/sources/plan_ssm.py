@@ -30,7 +30,7 @@ def write_ssm(writer: LaunchWriter, b: int, block: Ssm) -> None:
 def commits(k: Kernels, spec: ModelSpec) -> tuple[PlannedLaunch, ...]:
     """The launches that bring the states of a sequence to the end of committed rows."""
     found = []
-    for b, block in spec.recurrent.items():
+    for b, block in spec.ssm.items():
         arrays = ("commit", f"kept.{b}", f"state.{b}")
         for kernel, items in ((ssm.advance(k, block), block.inner_size), (ssm.remember(k, block), block.conv_dim)):
             found.append(PlannedLaunch({"1": kernel}, _groups(items), "once", arrays))

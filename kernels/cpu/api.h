@@ -31,6 +31,7 @@ struct ed_attention {
   ed_tensor qkv, o;
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
   ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
+  int32_t gate, unused;   // rows of qkv after the values: a sigmoid of each multiplies the output; of a head or a channel each
   const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
   const float* sink_logit;  // [heads]: a score of no token, which has no value; null: none
 };
@@ -70,6 +71,22 @@ struct ed_s6 {
   const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias, *dt_bias, *a, *d, *dt_norm, *b_norm, *c_norm;
 };
 
+// Rows of in_proj: B, C and x, `channels` each; out_proj (C * conv(B * x)).
+struct ed_conv {
+  int32_t channels, conv_size;
+  ed_tensor in_proj, out_proj;
+  const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias;
+};
+
+// The gated delta rule. Rows of in_proj: v, k, q; z; b; g, of z and g `rank` rows each for gate_up and decay_up, if not 0.
+// decays: of a head, 1 or key_dim; sigmoid: z is the argument of one, else of silu.
+struct ed_delta {
+  int32_t heads, head_dim, key_dim, groups, conv_size, decays, rank, sigmoid;
+  float beta_scale, eps;
+  ed_tensor in_proj, out_proj, gate_up, decay_up;
+  const float *conv, *dt_bias, *a, *gate_norm;
+};
+
 // Of a layer that is normed after each residual: `attention`, whose queries are multiplied by a matrix a head, `curvature`
 // [heads, head_dim, head_dim], once they are turned, and `mlp`. entry: of what enters, kind 0: none.
 struct ed_power_law {
@@ -87,7 +104,7 @@ struct ed_latent {
   const float *q_a_bias, *kv_a_bias, *q_a_norm, *kv_norm;
 };
 
-// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6; the pointer of that kind is set (and attention and mlp
+// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta; the pointer of that kind is set (and attention and mlp
 // for power_law, attention for latent), the others are null.
 struct ed_block {
   int32_t kind, reserved;
@@ -99,6 +116,8 @@ struct ed_block {
   const ed_power_law* power_law;
   const ed_latent* latent;
   const ed_s6* s6;
+  const ed_conv* conv;
+  const ed_delta* delta;
 };
 
 // Tables [positions, pairs].

@@ -43,7 +43,7 @@ class AttentionBlock : public Block {
         group_(m_.heads / m_.kv_heads),
         q_dim_(m_.heads * d_),
         kv_dim_(m_.kv_heads * d_),
-        width_(q_dim_ + (latent_ ? 1 : 2) * kv_dim_) {}
+        width_(q_dim_ + (latent_ ? 1 : 2) * kv_dim_ + m_.gate) {}
 
   std::vector<Matrix> matrices() const override {
     std::vector<Matrix> all = latent_ ? latent_->matrices() : std::vector<Matrix>{qkv_};
@@ -69,6 +69,7 @@ class AttentionBlock : public Block {
     if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
     s_.viewed->run(call, s_.views);
     const float* y = latent_ ? latent_->values(s_.attn_out.p, call.rows) : s_.attn_out.p;
+    if (m_.gate) gate(call.rows);
     const QuantizedActivations a = engine_.quantize(y, call.rows, o_);
     engine_.residual(call, block_, o_, a, y, m_.o_bias);
   }
@@ -89,6 +90,7 @@ class AttentionBlock : public Block {
   void bend_heads(float* q, int row, int kv_head) const;
   void store_row(const Attention& a, int kv_head, int slot, const float* k) const;
   void attend(const BlockCall& call);
+  void gate(int rows);
   void attend_together();
   void attend_whole(const BlockCall& call, const Item& item, int thread);
   void add_up(const BlockCall& call, const Item& item, int thread);
@@ -284,6 +286,19 @@ void AttentionBlock::attend(const BlockCall& call) {
   });
 }
 
+// The output of each row, a head or a channel at a time, times the sigmoid of its gate.
+void AttentionBlock::gate(int rows) {
+  const int each = q_dim_ / m_.gate;
+  engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float *y = s_.attn_out.p + (size_t)r * q_dim_, *g = s_.qkv.p + (size_t)r * width_ + q_dim_ + 2 * kv_dim_;
+      k_.sigmoid(g, m_.gate, g);
+      for (int i = 0; i < m_.gate; i++)
+        for (int j = 0; j < each; j++) y[i * each + j] *= g[i];
+    }
+  });
+}
+
 // The chunks that lie in the same pages for several sequences, rows of all of them at once.
 void AttentionBlock::attend_together() {
   const AttentionPlan& plan = s_.plan;
@@ -349,6 +364,8 @@ void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread)
 }
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  const int gate = block.attention->gate;
+  if (gate && gate != block.attention->heads && gate != block.attention->heads * block.attention->head_dim) return nullptr;
   return std::make_unique<AttentionBlock>(engine, block);
 }
 

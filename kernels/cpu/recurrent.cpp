@@ -28,7 +28,7 @@ RecurrentState::RecurrentState(const SsmShape& shape)
       conv_pad_(round16(shape.conv_dim())),
       mixed_pad_(round16(shape.mixed_dim())),
       step_pad_(round16(shape.steps())),
-      input_floats_(mixed_pad_ + (shape.decays ? 1 : 2) * step_pad_),
+      input_floats_(mixed_pad_ + step_pad_ + round16(shape.all_decays())),
       row_floats_(conv_pad_ + input_floats_),
       no_history_(std::make_shared<std::vector<float>>(shape.history_floats())),
       history_(no_history_),
@@ -39,7 +39,7 @@ RecurrentState::RecurrentState(const SsmShape& shape)
 SsmRow RecurrentState::row(int row) const {
   float* p = values_.get() + row * row_floats_;
   float *mixed = p + conv_pad_, *dt = mixed + mixed_pad_;
-  return {p, mixed, dt, shape_.decays ? nullptr : dt + step_pad_};
+  return {p, mixed, dt, shape_.channel_decays ? nullptr : dt + step_pad_};
 }
 
 void RecurrentState::resize_rows(int rows, int keep) {
@@ -85,7 +85,7 @@ void RecurrentState::taps(int row, const float* computed, int64_t stride, const 
 void RecurrentState::push_tail(const float* from, float* to, std::vector<SsmUpdate>& out) const {
   for (size_t at = 0; at < tail_.size(); at += input_floats_, from = to) {
     const float *mixed = tail_.data() + at, *dt = mixed + mixed_pad_;
-    out.push_back({from, to, mixed, dt, shape_.decays ? nullptr : dt + step_pad_, -1});
+    out.push_back({from, to, mixed, dt, shape_.channel_decays ? nullptr : dt + step_pad_, -1});
   }
 }
 
@@ -159,8 +159,15 @@ RecurrentState::StatePtr RecurrentState::settled() const {
   const Kernels& kernels = *choose();
   const int lanes = ssm_lane_groups(shape_.head_dim);
   for (const SsmUpdate& u : updates) {
-    if (shape_.decays) kernels.s6_step(shape_.channels(u), 0, lanes);
-    for (int h = 0; !shape_.decays && h < shape_.heads; h++) kernels.ssm_step(shape_.step(u, h), 0, lanes);
+    if (shape_.channel_decays) {
+      kernels.s6_step(shape_.channel_step(u), 0, lanes);
+      continue;
+    }
+    for (int h = 0; h < shape_.heads; h++) {
+      const SsmStep step = shape_.step(u, h);
+      if (shape_.decays) kernels.delta_steps(&step, 1, 0, lanes);
+      else kernels.ssm_step(step, 0, lanes);
+    }
   }
   return made;
 }

@@ -1,5 +1,5 @@
-// The state of a state-space block for one text: the committed state, the inputs of pending rows, and a few
-// checkpoints for truncation.
+// The state of a recurrent block for one text (state-space, delta rule, short convolution): the committed state, the
+// inputs of pending rows, and a few checkpoints for truncation.
 //
 // A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that
 // after the last computed row; any other is recomputed from the state before the tree by the same operations.
@@ -14,8 +14,8 @@
 
 namespace edgedec {
 
-// What is kept of a pending row: its values before the convolution [conv_dim]; x, B and C [mixed_dim]; dt and decay of
-// each head, or dt of each channel.
+// What is kept of a pending row: its values before the convolution [conv_dim]; x, B and C [mixed_dim]; dt [heads] and
+// decay [heads, decays], or dt of each channel.
 struct SsmRow {
   float *raw, *mixed, *dt, *decay;
 };
@@ -30,27 +30,31 @@ struct SsmUpdate {
 
 struct SsmShape {
   int heads, head_dim, state_size, groups, conv_size;
+  int decays = 0;    // of a head of the delta rule; 0: of a state-space block
+  int channels = 0;  // of a short convolution alone, which has no heads
   // Of channels with decays of their own, which are one head and alone are convolved (S6Step); null: heads have theirs.
-  std::shared_ptr<const std::vector<float>> decays = nullptr;
+  std::shared_ptr<const std::vector<float>> channel_decays = nullptr;
 
   int inner() const { return heads * head_dim; }
-  int mixed_dim() const { return inner() + 2 * groups * state_size; }
-  int conv_dim() const { return decays ? inner() : mixed_dim(); }
-  int steps() const { return decays ? inner() : heads; }
+  int mixed_dim() const { return channels ? 0 : inner() + 2 * groups * state_size; }
+  int conv_dim() const { return channels ? channels : channel_decays ? inner() : mixed_dim(); }
+  int steps() const { return channel_decays ? inner() : heads; }
+  int all_decays() const { return channel_decays ? 0 : heads * (decays ? decays : 1); }
   size_t head_floats() const { return ssm_head_floats(head_dim, state_size); }
   size_t state_floats() const { return heads * head_floats(); }
   size_t history_floats() const { return (size_t)(conv_size - 1) * conv_dim(); }
   // An update of all channels, without an output.
-  S6Step channels(const SsmUpdate& u) const {
-    return {u.from, u.to, u.mixed, u.dt, nullptr, decays->data(), u.mixed + inner(), nullptr, nullptr, inner(),
-            state_size};
+  S6Step channel_step(const SsmUpdate& u) const {
+    const float* b = u.mixed + inner();
+    return {u.from, u.to, u.mixed, u.dt, nullptr, channel_decays->data(), b, nullptr, nullptr, inner(), state_size};
   }
   // The part of an update that head `h` has, without an output.
   SsmStep step(const SsmUpdate& u, int h) const {
     const size_t at = h * head_floats();
     const float* b = u.mixed + inner() + h / (heads / groups) * state_size;
+    const float* decay = u.decay + h * (decays ? decays : 1);
     return {u.from ? u.from + at : nullptr, u.to + at, u.mixed + h * head_dim, b, nullptr, nullptr, u.dt[h],
-            u.decay[h], 0.0f, head_dim, state_size};
+            decay[0], 0.0f, head_dim, state_size, decays > 1 ? decay : nullptr};
   }
 };
 

@@ -142,7 +142,7 @@ class S6Block : public Block {
 
   void scan_lanes(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int lane0, int lane1) {
     for (const SsmUpdate& u : updates) {
-      S6Step step = state(s).shape().channels(u);
+      S6Step step = state(s).shape().channel_step(u);
       if (u.row >= 0) {
         step.c = step.b + m_.state_size, step.d = m_.d;
         step.y = s_.x.p + (size_t)(s.row + u.row) * m_.inner;
@@ -179,7 +179,7 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
 
 std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int, const std::shared_ptr<PagePool>&) {
   const ed_s6& m = *block.s6;
-  return std::make_unique<RecurrentState>(SsmShape{1, m.inner, m.state_size, 1, m.conv_size, decays_of(m)});
+  return std::make_unique<RecurrentState>(SsmShape{1, m.inner, m.state_size, 1, m.conv_size, 0, 0, decays_of(m)});
 }
 
 }  // namespace

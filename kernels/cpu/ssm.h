@@ -1,4 +1,4 @@
-// The state of a state-space block as it lies in memory, and one step of its recurrence.
+// The state of a state-space block, or of the gated delta rule, as it lies in memory, and one step of its recurrence.
 //
 // State [heads][lane groups][state_size][16]: value d of a head is lane d % 16 of lane group d / 16, so that no sum
 // crosses lanes. A head_dim that is no multiple of 16 is padded with zeros, which stay zeros.
@@ -13,7 +13,8 @@ static inline size_t ssm_head_floats(int head_dim, int state_size) {
   return (size_t)ssm_lane_groups(head_dim) * state_size * 16;
 }
 
-// One row of one head: to = decay * from + (dt * x) (outer) b; y = to . c + d * x.
+// One row of one head. ssm_step: to = decay * from + (dt * x) (outer) b; y = to . c + d * x. delta_steps, x, b, c and dt
+// being v, k, q and beta: to = decay * from + (dt * (x - decay * from . b)) (outer) b; y = to . c.
 struct SsmStep {
   const float* from;           // null: zeros; may be `to`
   float* to;
@@ -21,6 +22,7 @@ struct SsmStep {
   float* y;                    // [head_dim]
   float dt, decay, d;
   int32_t head_dim, state_size;
+  const float* decays;         // of delta_steps: [state_size]; null: `decay` is that of all
 };
 
 // One row of a state whose lanes are channels with time steps and decays of their own (Mamba-1): to = exp(dt a) * from +

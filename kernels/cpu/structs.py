@@ -32,6 +32,7 @@ class AttentionStruct(_Struct):
         (TensorStruct, "qkv o"),
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
         (NormStruct, "embedding_norm"),
+        (c_int32, "gate unused"),
         (c_void_p, "distance sink_logit"),
     )
 
@@ -58,6 +59,23 @@ class SsmStruct(_Struct):
         (c_float, "dt_min dt_max"),
         (TensorStruct, "in_proj out_proj"),
         (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
+    )
+
+
+class ConvStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "channels conv_size"),
+        (TensorStruct, "in_proj out_proj"),
+        (c_void_p, "in_proj_bias out_proj_bias conv conv_bias"),
+    )
+
+
+class DeltaStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads head_dim key_dim groups conv_size decays rank sigmoid"),
+        (c_float, "beta_scale eps"),
+        (TensorStruct, "in_proj out_proj gate_up decay_up"),
+        (c_void_p, "conv dt_bias a gate_norm"),
     )
 
 
@@ -93,6 +111,8 @@ class BlockStruct(_Struct):
         ("power_law", POINTER(PowerLawStruct)),
         ("latent", POINTER(LatentStruct)),
         ("s6", POINTER(S6Struct)),
+        ("conv", POINTER(ConvStruct)),
+        ("delta", POINTER(DeltaStruct)),
     ]
 
 

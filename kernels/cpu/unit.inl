@@ -2,6 +2,7 @@
 #pragma once
 #include "attention.inl"
 #include "bounds.inl"
+#include "delta.inl"
 #include "gemm.inl"
 #include "moe.inl"
 #include "ops.inl"
@@ -16,6 +17,6 @@ static const edgedec::Kernels TABLE = {ED_NAME, stands_for_zero, norm,    layer_
                                        load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8,
                                        exp_shifted, sigmoid, scale_add,  conv,    ssm_dt,   ssm_step,
                                        softplus, s6_step,
-                                       scores,  bounds,     page_scores, maxima, at_least};
+                                       delta_steps, scores,  bounds,     page_scores, maxima, at_least};
 
 }  // namespace ED_NS

@@ -50,7 +50,7 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
     attention_.push_back(std::make_unique<ed_attention>(ed_attention{
         n(s.heads), n(s.kv_heads), n(s.head_dim), n(s.rope), n(s.window), n(s.sinks), s.qk_norm, 0, (float)s.scale,
         (float)s.softcap, tensor(p + "qkv"), tensor(p + "o"), vector(p + "qkv_bias"), vector(p + "o_bias"),
-        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), nullptr,
+        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), 0, 0, nullptr,
         vector(p + "sink_logit")}));
     block.attention = attention_.back().get();
   } else if (s.kind == KIND_MLP) {

@@ -49,9 +49,7 @@ class PagedCache(NoOffload):
         self.length, self._tree = 0, PendingTree()
         self._tables = dict.fromkeys(self.spec.attention, PageTable(pool))
         with pool.busy:
-            self.recurrent = {
-                b: DeviceRecurrent(pool.device, pool.states, block) for b, block in self.spec.recurrent.items()
-            }
+            self.recurrent = {b: DeviceRecurrent(pool.device, pool.states, block) for b, block in self.spec.ssm.items()}
         self._grouped: tuple[list[PageTable], list[tuple[PageTable, list[int]]]] = ([], [])
         # The state updates that the recurrent blocks of the last call have to apply.
         self.updates = dict[int, list[tuple[int, int, int]]]()

@@ -53,7 +53,7 @@ __all__ = [
     "unavailable_reason",
 ]
 
-KINDS = ("attention", "mlp", "moe", "ssm")
+KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
 FACTS = RuntimeFacts(KINDS, devices=("cpu", *PROVIDERS), low_bits=True, offsets=True)
 _PLANS, _PLAN_ROWS = 8, 64
 

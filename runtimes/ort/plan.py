@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
 from edgedec.runtime.onnx_memory import returning
-from edgedec.runtimes.ort.recurrent import OUTPUTS, TreeInputs
-from edgedec.spec import ModelSpec
+from edgedec.runtimes.ort.recurrent import Tree, tree_of
+from edgedec.spec import ModelSpec, Ssm
 
 Array = NDArray[np.float32]
 MASKED = np.float32(-1e9)
-# The tensor `a` of a recurrent block [n_heads].
+# The tensor `a` of a state-space block [n_heads].
 Decays = Callable[[int], Array]
 
 
@@ -68,9 +68,11 @@ class Step:
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bias[None, None]))
         return self._biases[key]
 
-    def tree(self, b: int) -> TreeInputs:
+    def tree(self, b: int) -> Tree:
         """The pending tree of recurrent block b, with the rows of this call."""
-        return TreeInputs(self.spec.recurrent[b], self._decays(b), self.rows, self.cache.state(b))
+        block = self.spec.recurrent[b]
+        decays = self._decays(b) if isinstance(block, Ssm) else np.zeros(0, np.float32)
+        return tree_of(block, decays, self.rows, self.cache.state(b))
 
     def settle(self, blocks: Iterable[int]) -> None:
         """Move rows that were written one slot up to their own slots."""
@@ -122,9 +124,9 @@ class Plan:
         trees = {b: step.tree(b) for b in recurrent}
         kept = [_bind_tree(binding, b, tree) for b, tree in trees.items()]
         session.run_with_iobinding(binding, returning(step.rows.count))
-        outputs = binding.get_outputs()[-len(kept) * len(OUTPUTS) :] if kept else []
-        for i, tree in enumerate(trees.values()):
-            tree.take(*(value.numpy() for value in outputs[i * len(OUTPUTS) : (i + 1) * len(OUTPUTS)]))
+        outputs = iter(binding.get_outputs()[-sum(len(tree.outputs) for tree in trees.values()) :] if kept else [])
+        for tree in trees.values():
+            tree.take([next(outputs).numpy() for _ in tree.outputs])
         return self._out[0].copy()
 
     def whole(self, name: str, session: Any, rows: Rows, length: int, vocab: int) -> Array:
@@ -182,13 +184,13 @@ class Plan:
                 binding.bind_output(f"present.{self._numbers[b]}.{part}", *cache)
 
 
-def _bind_tree(binding: Any, b: int, tree: TreeInputs) -> list[NDArray[Any]]:
+def _bind_tree(binding: Any, b: int, tree: Tree) -> list[NDArray[Any]]:
     """Bind the inputs and outputs of a recurrent block: the arrays to keep until the call is over."""
-    names, values = zip(*tree.inputs(b).items(), strict=True)
+    names, values = zip(*tree.given(b).items(), strict=True)
     kept = [np.ascontiguousarray(value) for value in values]
     for name, value in zip(names, kept, strict=True):
         binding.bind_cpu_input(name, value)
-    for name in OUTPUTS:
+    for name in tree.outputs:
         binding.bind_output(f"{name}.{b}", "cpu")
     return kept
 

@@ -24,14 +24,28 @@ from edgedec.runtime import (
     lacking_kinds,
     largest_call,
 )
-from edgedec.runtimes.reference import attention, latent, mlp, moe, power_law, s6, ssm
+from edgedec.runtimes.reference import attention, conv, delta, latent, mlp, moe, power_law, s6, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
-from edgedec.spec import KV_FORMATS, S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import (
+    KV_FORMATS,
+    S6,
+    Attention,
+    Block,
+    Conv,
+    Delta,
+    Latent,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Opaque,
+    PowerLaw,
+    Ssm,
+)
 from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "latent", "mlp", "moe", "power_law", "s6", "ssm")
+KINDS = ("attention", "latent", "conv", "delta", "mlp", "moe", "power_law", "s6", "ssm")
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
@@ -169,6 +183,10 @@ class Reference:
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
             case S6():
                 return s6.run(block, w, x, rows, cache.state(w.number)), None, None
+            case Conv():
+                return conv.run(block, w, x, rows, cache.state(w.number)), None, None
+            case Delta():
+                return delta.run(block, w, x, rows, cache.state(w.number)), None, None
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
-from edgedec.runtimes.reference.numeric import Array, BlockWeights, softmax
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
 
@@ -41,7 +41,7 @@ def run(
     if block.paired:
         assert embedding is not None
         normed = np.concatenate([w.norm(embedding, block.embedding_norm, "embedding_norm"), normed], axis=1)
-    q, k, v = _qkv(block, w, normed)
+    q, k, v, gate = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
     q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
     data, stop = cache.data(w.number), span[1]
@@ -54,6 +54,8 @@ def run(
     bias = distances(block, w, positions) if block.distances else None
     sink = w.get("sink_logit") if block.sink_logit else None
     y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
+    if block.gate_dim:
+        y = (y.reshape(len(y), gate.shape[1], -1) * sigmoid(gate)[:, :, None]).reshape(y.shape)
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
@@ -63,16 +65,16 @@ def distances(block: Attention, w: BlockWeights, positions: NDArray[np.int64]) -
     return np.ascontiguousarray(w.get("distance")[apart].transpose(2, 0, 1))
 
 
-def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array]:
-    """x [n, read] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim]."""
+def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array, Array]:
+    """x [n, read] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim], gate [n, gate_dim]."""
     qkv = w.linear(x, "qkv", block.qkv_bias)
-    q, k, v = np.split(qkv, [block.q_dim, block.q_dim + block.kv_dim], axis=1)
+    q, k, v, gate = np.split(qkv, np.cumsum([block.q_dim, block.kv_dim, block.kv_dim]), axis=1)
     if block.qk_norm == "full":
         q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
     q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))
     if block.qk_norm == "head":
         q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
-    return q, k, v
+    return q, k, v, gate
 
 
 def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:

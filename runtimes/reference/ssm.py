@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, rms_norm
+from edgedec.runtimes.reference.states import given, stepped
 from edgedec.spec import Ssm
 
 
@@ -19,11 +18,9 @@ def run(block: Ssm, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentState)
     dt = np.clip(np.logaddexp(np.float32(0), dt + w.get("dt_bias")), block.dt_min, block.dt_max).astype(np.float32)
     out, states = np.empty((len(x), block.inner_size), np.float32), list[Recurrent]()
     for i in range(len(x)):
-        parent = int(rows.parents[rows.first + i]) - rows.first
-        before = states[parent] if parent >= 0 else kept.before(rows, rows.first + i)
-        state, out[i] = _step(block, w, before, xbc[i], dt[i])
+        state, out[i] = _step(block, w, stepped(rows, i, states, kept), xbc[i], dt[i])
         states.append(state)
-    kept.write(rows, [_given(state) for state in states])
+    kept.write(rows, [given(state) for state in states])
     y = out * activation(z, "silu")
     groups = y.reshape(len(y), block.norm_groups, -1)
     y = rms_norm(groups, np.ones(1, np.float32), w.spec.norm_eps).reshape(y.shape) * w.get("gate_norm")
@@ -42,7 +39,3 @@ def _step(block: Ssm, w: BlockWeights, before: Recurrent, xbc: Array, dt: Array)
     state = decay[:, None, None] * before.state + (dt[:, None] * x)[:, :, None] * b[:, None, :]
     y = np.einsum("hds,hs->hd", state, c) + w.get("d")[:, None] * x
     return Recurrent(inputs[1:], state.astype(np.float32)), y.reshape(-1)
-
-
-def _given(state: Recurrent) -> Callable[[], Recurrent]:
-    return lambda: state

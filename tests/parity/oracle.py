@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.spec import S6, Attention, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import S6, Attention, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -27,7 +27,8 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
 def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
     """What block b adds to x."""
     block = spec.blocks[b]
-    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm, "latent": latent, "s6": s6}[block.kind]
+    kinds = (attention, conv, delta, latent, mlp, moe, s6, ssm)
+    run = {kind.__name__: kind for kind in kinds}[block.kind]
     y = run(spec, block, get, norm(x, get("norm"), spec.norm_eps) if block.norm == "rms" else x)
     return norm(y, get("post_norm"), spec.norm_eps) if block.post_norm == "rms" else y
 
@@ -35,7 +36,7 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
 def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
     qkv = x @ get("qkv").T + (get("qkv_bias") if block.qkv_bias else 0.0)
     q, k = qkv[:, : block.q_dim], qkv[:, block.q_dim : block.q_dim + block.kv_dim]
-    v = qkv[:, block.q_dim + block.kv_dim :].reshape(len(x), block.n_kv_heads, block.head_dim)
+    v = qkv[:, block.q_dim + block.kv_dim :][:, : block.kv_dim].reshape(len(x), block.n_kv_heads, block.head_dim)
     q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
     out = np.zeros((len(x), block.n_heads, block.head_dim))
     for head in range(block.n_heads):
@@ -47,6 +48,9 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
             most = max(scores.max(), lost)
             weights = np.exp(scores - most)
             out[p, head] = weights @ v[first : p + 1, shared] / (weights.sum() + np.exp(lost - most))
+    if block.gate != "none":
+        gate = 1 / (1 + np.exp(-qkv[:, -block.gate_dim :]))
+        out = out * (gate[:, :, None] if block.gate == "head" else gate.reshape(out.shape))
     return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
@@ -183,6 +187,44 @@ def s6(spec: ModelSpec, block: S6, get: Get, x: Array) -> Array:
             y[row, i] = state[i] @ c + get("d")[i] * own[i]
     z = projected[:, inner:]
     return (y * z / (1 + np.exp(-z))) @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
+
+
+def conv(spec: ModelSpec, block: Conv, get: Get, x: Array) -> Array:
+    """One row at a time: y_t = C_t * sum over j of w_j (B * x)_(t - K + 1 + j)."""
+    size, n = block.inner_size, block.conv_size
+    projected = x @ get("in_proj").T + (get("in_proj_bias") if block.bias else 0.0)
+    gate, inputs = projected[:, size : 2 * size], projected[:, :size] * projected[:, 2 * size :]
+    padded, y = np.concatenate([np.zeros((n - 1, size)), inputs]), np.zeros((len(x), size))
+    for row in range(len(x)):
+        y[row] = sum(padded[row + j] * get("conv")[:, j] for j in range(n)) + (get("conv_bias") if block.bias else 0.0)
+    return (gate * y) @ get("out_proj").T + (get("out_proj_bias") if block.bias else 0.0)
+
+
+def delta(spec: ModelSpec, block: Delta, get: Get, x: Array) -> Array:
+    """One row, one head at a time: S = e^g S, then S = S + k (beta (v - S^T k))^T, y = S^T q."""
+    inner, keys, n = block.n_heads * block.head_dim, block.n_groups * block.key_dim, block.conv_size
+    first, z, b, g = np.split(x @ get("in_proj").T, np.cumsum(block.sections)[:3], axis=1)
+    if block.rank:
+        z, g = z @ get("gate_up").T, g @ get("decay_up").T
+    g = np.log1p(np.exp(g + get("dt_bias"))).reshape(len(x), block.n_heads, -1)
+    padded = np.concatenate([np.zeros((n - 1, first.shape[1])), first])
+    y, state = (
+        np.zeros((len(x), block.n_heads, block.head_dim)),
+        np.zeros((block.n_heads, block.key_dim, block.head_dim)),
+    )
+    for row in range(len(x)):
+        mixed = sum(padded[row + j] * get("conv")[:, j] for j in range(n))
+        mixed = mixed / (1 + np.exp(-mixed))
+        for head in range(block.n_heads):
+            group = head * block.n_groups // block.n_heads * block.key_dim
+            k, q = (mixed[inner + at + group :][: block.key_dim] for at in (0, keys))
+            k, q = k / np.sqrt(k @ k + 1e-6), q / np.sqrt(q @ q + 1e-6) / block.key_dim**0.5
+            s = state[head] * np.exp(get("a")[head] * g[row, head])[:, None]
+            beta = block.beta_scale / (1 + np.exp(-b[row, head]))
+            s = s + np.outer(k, beta * (mixed[head * block.head_dim :][: block.head_dim] - k @ s))
+            state[head], y[row, head] = s, q @ s
+    y = norm(y, get("gate_norm"), block.eps or spec.norm_eps).reshape(len(x), -1)
+    return (y * (z if block.gate == "silu" else 1.0) / (1 + np.exp(-z))) @ get("out_proj").T
 
 
 def gated(both: Array, activation: str) -> Array:

@@ -18,7 +18,7 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Ssm
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -58,7 +58,7 @@ class Saved:
 
     @cached_property
     def weights(self) -> dict[str, Source]:
-        return self.arch.weights(self.spec(), self.checkpoint.config)
+        return self.checkpoint.weights(self.spec())
 
     def get(self, name: str) -> np.ndarray:
         if name not in self.read:
@@ -132,6 +132,15 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("sink_logit", False),
         ("rope", 0),
         ("rope", None),
+        ("gate", "none"),
+        ("gate", "head"),
+    ],
+    Conv: [("bias", False), ("conv_size", 2)],
+    Delta: [
+        ("beta_scale", 1.0),
+        ("eps", 0.1),
+        ("gate", "sigmoid"),
+        ("conv_size", 2),
     ],
     Latent: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
     Mlp: [("bias", False), ("activation", "silu"), ("activation", "gelu_tanh")],
@@ -150,6 +159,8 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("bias", False),
         ("logit_bias", False),
         ("clamped", False),
+        ("shared_gate", False),
+        ("router_bias", False),
         ("activation", "gelu_tanh"),
     ],
     S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
@@ -247,6 +258,13 @@ KINDS = {
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
+    "lfm2": {"conv", "mlp"},
+    "lfm2_moe": {"conv", "moe"},
+    "qwen3_next": {"delta", "moe"},
+    "qwen3_5": {"delta", "mlp"},
+    "qwen3_5_text": {"delta", "mlp"},
+    "qwen3_5_moe_text": {"delta", "moe"},
+    "olmo_hybrid": {"delta", "mlp"},
 }
 ALONE = {"mamba", "falcon_mamba", "mamba2"}  # without attention
 
@@ -292,9 +310,13 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
+        assert not isinstance(block, Delta) or block.n_heads == config.linear_num_value_heads
+        assert not isinstance(block, Delta) or block.key_dim == config.linear_key_head_dim
+        assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     assert spec.tied == ("lm_head.weight" not in {n.split("model.")[-1] for n in saved.checkpoint.names})
-    assert spec.norm_eps == (config.layer_norm_epsilon if spec.architecture in ALONE else config.rms_norm_eps)
+    names = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
+    assert spec.norm_eps == next(getattr(config, name) for name in names if hasattr(config, name))
 
 
 def _inner(config: Any, block: Ssm | S6) -> int:
@@ -305,7 +327,13 @@ def _inner(config: Any, block: Ssm | S6) -> int:
 
 
 def _mlp_sizes(config: Any) -> list[int]:
-    """The MLP of a hybrid Granite without experts is the one beside them."""
+    """The MLP of a hybrid Granite without experts is the one beside them; LFM2's is two thirds, stretched, rounded."""
+    if getattr(config, "block_auto_adjust_ff_dim", False):
+        wide, multiple = (
+            config.block_ffn_dim_multiplier * int(2 * config.intermediate_size / 3),
+            config.block_multiple_of,
+        )
+        return [-(-int(wide) // multiple) * multiple]
     shared = getattr(config, "shared_intermediate_size", None)
     return [config.intermediate_size] if shared is None else [shared]
 

@@ -389,4 +389,4 @@ def test_small_caches_hold_the_same_on_both_runtimes(case: Case, kv: str) -> Non
     same = np.isclose(*(values.astype(np.float32) for values in stored), rtol=2e-3, atol=2e-3)
     assert same.mean() > 0.97, same.mean()
     assert kl(expected, found) < 5e-5, kl(expected, found)
-    assert kl(whole(case.runtime("reference"), TOKENS), expected) > 1e-9  # the format was not just ignored
+    assert kl(whole(case.runtime("reference"), TOKENS), expected) > 1e-11  # the format was not just ignored

@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
-from edgedec.spec import S6, ModelSpec, Moe
+from edgedec.spec import S6, Conv, Delta, ModelSpec, Moe
 
 LLAMA = {
     "model_type": "llama",
@@ -32,6 +32,7 @@ def _spec(**changes: Any) -> ModelSpec:
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 DEEPSEEK = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
 HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 ASKED: dict[str, dict[str, Any]] = {
     "mixtral": EXPERTS,
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
@@ -49,9 +50,17 @@ ASKED: dict[str, dict[str, Any]] = {
     "granitemoe": EXPERTS,
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": SPARSE | {"layer_types": ["conv", "full_attention"]},
+    "qwen3_next": HYBRID | SPARSE | {"shared_expert_intermediate_size": 24},
+    "qwen3_5_text": HYBRID,
+    "qwen3_5_moe_text": HYBRID | SPARSE | {"shared_expert_intermediate_size": 24},
+    "olmo_hybrid": HYBRID,
 }
 # Models of state-space blocks alone, which know nothing of attention.
 ALONE: dict[str, Any] = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2}
+# The text model inside has a name of its own.
+WRAPPED = ("gemma3", "qwen3_5", "qwen3_5_moe")
 MIXTRAL = ASKED["mixtral"] | {"model_type": "mixtral", "num_key_value_heads": 2}
 HYBRID_CONFIG = ASKED["granitemoehybrid"] | {"model_type": "granitemoehybrid"}
 
@@ -77,7 +86,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     for name in FAMILY.names():
         own = FAMILY.facts(name)  # diffusion: transformers has none, tests/diffusion
-        if name == "gemma3" or own.diffusion or own.encodes or name in ("mamba", "mamba2", "falcon_mamba"):
+        if name in WRAPPED or own.diffusion or own.encodes or name in ("mamba", "mamba2", "falcon_mamba"):
             continue  # of the last three: the next test
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
@@ -88,13 +97,22 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         assert block.n_kv_heads == theirs.num_key_value_heads, name
         assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
-        assert spec.norm_eps == theirs.rms_norm_eps, name
+        assert spec.norm_eps == (theirs.norm_eps if name.startswith("lfm") else theirs.rms_norm_eps), name
         for last in (layer[-1] for layer in spec.layers):
             if isinstance(last, Moe) and last.router != "softmax_topk":
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
             if isinstance(last, Moe):
                 assert last.shared_size == _shared_size(theirs), name
         for ssm in spec.recurrent.values():
+            if isinstance(ssm, Conv):
+                assert (ssm.conv_size, ssm.bias) == (theirs.conv_L_cache, theirs.conv_bias), name
+                continue
+            if isinstance(ssm, Delta):
+                sizes = (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.key_dim, ssm.conv_size)
+                keys = ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim", "conv_kernel_dim")
+                assert sizes == tuple(getattr(theirs, f"linear_{key}") for key in keys), name
+                assert ssm.beta_scale == 1.0 + getattr(theirs, "linear_allow_neg_eigval", False), name
+                continue
             sizes = (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.state_size, ssm.conv_size)
             names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
             assert sizes == tuple(getattr(theirs, f"mamba_{name}") for name in names), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import S6, Attention, Block, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -21,6 +21,7 @@ _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
 # Channels that fill no vector, and ranks that fill no block of weights.
 _S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
+_DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _LATENT = Latent(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
@@ -86,6 +87,20 @@ MODELS: dict[str, ModelSpec] = {
     ),
     "selective hybrid": _spec("selective hybrid", (_S6, Mlp(96)), (replace(_HEADS, rope=None), _MOE), (_S6, _MOE)),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
+    "short convolution": _spec(
+        "short convolution",
+        (Conv(64), Mlp(96)),
+        (_HEADS, Mlp(96)),
+        (Conv(80, 5, bias=True, post_norm="rms"), Mlp(96)),
+    ),
+    "delta rule": _spec(
+        "delta rule",
+        (_DELTA, Mlp(96)),
+        (replace(_HEADS, gate="channel", qk_norm="head", qkv_bias=True), Mlp(96)),
+        (replace(_DELTA, n_heads=3, n_groups=3, beta_scale=2.0, eps=0.01, gate="sigmoid"),),
+        (replace(_DELTA, head_dim=20, decay="channel", rank=16),),
+        (replace(_HEADS, gate="head", window=7), Mlp(96)),
+    ),
     "expert groups": _spec(
         "expert groups",
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, groups=3, top_groups=2, shared_size=16)),
