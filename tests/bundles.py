@@ -6,6 +6,7 @@ No export stands in the way, so sizes may be as odd as can be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import Kept, WeightsFile, format_of
-from edgedec.spec import KV_FORMATS, S6, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import KV_FORMATS, S6, Attention, Conv, Delta, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Read = Callable[[str], NDArray[np.float32]]
 WEIGHTS = "weights.bin"
@@ -200,6 +201,7 @@ def _kind(*layers: tuple[Any, ...], **changes: Any) -> ModelSpec:
 _ATTENTION = Attention(n_heads=4, n_kv_heads=2, head_dim=16, scale=0.25)
 _MOE = Moe(n_experts=5, top_k=2, inner_size=16)
 # Every option of every kind of block that the odd ones and the zoo leave out.
+_DELTA = Delta(n_heads=6, head_dim=20, key_dim=12, n_groups=2, conv_size=3)
 KINDS = {
     "layer norms, plain": _kind(
         (
@@ -235,5 +237,16 @@ KINDS = {
         (Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, conv_size=3, norm_groups=2, proj_bias=True), _MOE),
         (_ATTENTION, Mlp(32)),
         (Ssm(n_heads=4, head_dim=12, state_size=16, dt_min=0.1, dt_max=0.8, post_norm="rms"),),
+    ),
+    "delta rules": _kind(
+        (_DELTA, Mlp(32)),
+        (replace(_ATTENTION, gate="channel", qk_norm="head", qkv_bias=True), _MOE),
+        (replace(_DELTA, n_heads=2, n_groups=2, head_dim=72, beta_scale=2.0, eps=0.01, post_norm="rms"),),
+        (replace(_DELTA, decay="channel", rank=8, gate="sigmoid"),),
+    ),
+    "short convolutions": _kind(
+        (Conv(48), Mlp(32)),
+        (replace(_ATTENTION, gate="head", window=6), Mlp(32)),
+        (Conv(150, 5, bias=True, post_norm="rms"),),
     ),
 }

@@ -3,7 +3,8 @@
 What everything is held to is `alone`: every row in a call of its own, on one thread, after its own chain of rows run
 likewise. Compared with it: random trees and chains of 1 to 64 rows, grown or at once, several texts in one forward,
 blocks one at a time, two threads, every instruction set of this CPU, and texts that were drafted, committed, cut and
-forked before. Kinds of blocks: attention, mlp, experts, state spaces.
+forked before. Kinds of blocks: attention, mlp, experts, state spaces, delta rules, short
+convolutions.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ MADE_OF_OTHERS = {
     *("bamba", "granitemoehybrid"),
     *("dots1", "flex_olmo", "gpt_oss", "glm4_moe", "granitemoeshared", "minimax_m2", "qwen2_moe"),
     *("falcon_mamba", "mamba", "mamba2"),
+    *("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
 }
 MODELS = _models()
@@ -296,4 +298,5 @@ def test_the_models_are_many() -> None:
     assert len(MODELS) > 16
     found = {name for name in MODELS if not name.startswith(("odd-", "kinds-"))}
     assert found == {name for name in files - MADE_OF_OTHERS if not FAMILY.facts(name).encodes}
-    assert {kind for spec in MODELS.values() for kind in spec.kinds} == {"attention", "mlp", "moe", "ssm"}
+    kinds = {kind for spec in MODELS.values() for kind in spec.kinds}
+    assert kinds == {"attention", "conv", "delta", "mlp", "moe", "ssm"}
