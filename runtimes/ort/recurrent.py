@@ -46,7 +46,7 @@ class Tree:
         size = self.block.conv_size
         state: dict[str, NDArray[Any]] = {f"state.{b}": self.start.state} if self.block.n_heads else {}
         past: dict[str, NDArray[Any]] = {f"past_{name}.{b}": array for name, array in self.inputs.items()}
-        known = {f"conv.{b}": self.start.conv, f"paths.{size}": paths(self.rows, size)}
+        known: dict[str, NDArray[Any]] = {f"conv.{b}": self.start.conv, f"paths.{size}": paths(self.rows, size)}
         return past | known | state | self.order()
 
     def take(self, found: Sequence[Array]) -> None:
