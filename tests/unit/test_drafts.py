@@ -373,6 +373,20 @@ def test_every_published_kind_has_a_drafter() -> None:
     assert DraftOptions().weights is None
 
 
+def test_the_state_of_longspec_stays_of_one_size(drafted: Path) -> None:
+    """However long the text, also where its window was read anew; a head that reads all of the text reports its own."""
+    model, sizes = edgedec.open(drafted, engine=ENGINE), list[int]()
+    session = model.session(speculate="longspec:fixed=4")
+    for _ in range(3):
+        list(session.tokens(PROMPT, max_tokens=40, ignore_eos=True))
+        sizes.append(session.report()["drafters"]["longspec"]["state_bytes"])
+    assert len(set(sizes)) == 1
+    session = model.session(speculate="eagle3:fixed=4")
+    list(session.tokens(PROMPT, max_tokens=40, ignore_eos=True))
+    found = session.report()["drafters"]["eagle3"]["state_bytes"]
+    assert found >= len(session.ids) * 2 * 4 * 4, "keys and values of a head at least"
+
+
 def test_choices_of_medusa(drafted: Path, tmp_path: Path) -> None:
     """A fixed tree of ranks, as far as there is room; what is no tree is refused."""
     (tmp_path / "tree.json").write_text("[[0], [1], [0, 0], [0, 1], [0, 0, 0], [5]]")

@@ -47,6 +47,14 @@ def _ends(text: str, longest: int = 99) -> list[str]:
     return [text[a:b] for a, b in zip([0, *ends.up_to(len(text))], ends.up_to(len(text)), strict=False)]
 
 
+def test_the_space_before_a_word_ends_a_sentence() -> None:
+    """Tokenizers that leave out the space at the beginning of a text: 'end.' and 'Next' are two sentences."""
+    words = ["end.", "Next", "3."]
+    ends = SentenceEnds(lambda ids: " ".join(words[i] for i in ids), 99)
+    ends.read([0, 1, 2, 1])
+    assert ends.up_to(4).tolist() == [1, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [

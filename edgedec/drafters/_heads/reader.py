@@ -64,6 +64,11 @@ class HeadReader:
         self._result: CallResult | None = None
         self.calls, self.seconds = 0, 0.0  # of the last call
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the head's own cache."""
+        return self._cache.nbytes
+
     def reset(self) -> None:
         """Prepare for another text; a prefix in common with the old one may be reused."""
         self._sure, self._result, self._at = False, None, -1

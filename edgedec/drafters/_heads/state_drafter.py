@@ -60,4 +60,5 @@ class StateDrafter(BaseDrafter):
             self._seen.inherit(other._seen)
 
     def report(self) -> dict[str, Any]:
-        return {} if self._reader is None else {"steps": self._reader.calls}
+        reader = self._reader
+        return {} if reader is None else {"steps": reader.calls, "state_bytes": reader.nbytes}
