@@ -9,7 +9,7 @@ namespace edgedec {
 
 namespace {
 
-// Constants of edgedec/speculation: prices, bank, experience, record; of edgedec/decoding/allocation.
+// Constants of edgedec/speculation: prices, bank, record; of edgedec/decoding/allocation.
 constexpr int MOST = 64, TRIAL = 8, FIRST = 16, LONGEST = 256;
 constexpr double SURE = 0.98, SUREST = 0.1, OWN = 4, KEEP = 0.99, GOOD = 4;
 constexpr double WEIGHT = 4, QUICK = 0.2, SMOOTH = 0.1, SPIKE = 4, SHARE = 0.004;
