@@ -150,6 +150,18 @@ def test_the_same_proposals_and_states(name: str, seed: int, vocab: int, option:
     assert all(np.array_equal(array, before[key]) for key, array in twin.state().items())
 
 
+@pytest.mark.parametrize("name", ["recycling", "stand"])
+def test_of_equal_paths_the_first_one_comes_first(name: str) -> None:
+    """All tokens are as likely as each other after all tokens, so that only the order decides."""
+    a, b = pair(name, {"nodes": "40"}, 13)
+    shown = np.stack([np.roll(np.arange(9, dtype=np.int32), i) for i in range(13)])
+    rows = Rows.chain(list(range(13)), 0)
+    step = StepResult(rows, 0, [0], [3], CallResult(ids=shown, scores=np.zeros(shown.shape, np.float32)), 0.001)
+    for each in (a, b):
+        each.observe(step)
+    assert same(a, b, [5, 3], 40, 0.0) == 40
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_much_is_proposed(name: str) -> None:
     a, b = pair(name, {}, 11)
