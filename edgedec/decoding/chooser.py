@@ -72,7 +72,8 @@ class Chooser:
         if config.awrs and self._fusing is not None:
             raise UsageError("awrs: not with a fusion of whole distributions; leave one of them out")
         self._weighed = WeighedDraws(config.constraint, config.sampling, stats) if config.awrs else None
-        self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
+        own = self.takes_largest or self._weighed is not None
+        self._sampler = None if own else self._make_sampler(capabilities)
         # None where `edgedec.sampling.distributions` covers the settings.
         self._shaping = Shaping(config.sampling, context) if config.sampling.extended else None
         # True if the sampler covers all settings, so that a call without drafts can draw the token itself.
@@ -80,7 +81,7 @@ class Chooser:
             capabilities.draws and self._sampler is not None and not self._adjusted and config.logprobs is None
         )
         # Penalties widen the bounds of the k best; a sampler that reads all logits is quicker then.
-        all_logits = self.takes_largest or (self._sampler is not None and config.sampling.adjusts)
+        all_logits = own or (self._sampler is not None and config.sampling.adjusts)
         k = 0 if all_logits else best_needed(config, self.chain, capabilities, self._vocab)
         wanted = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config))
         self._best = wanted._replace(hidden=(context.cache.spec.n_blocks - 1,)) if k else ALL
@@ -190,6 +191,10 @@ class Chooser:
     def accept(self, token: int) -> None:
         """Note that `token` was generated and is in the text."""
         self.chain.accept(token)
+        self.weigh(token)
+
+    def weigh(self, token: int) -> None:
+        """Count the weight of a drawn token, also of one that ends the text and is no part of it."""
         if self._weighed is not None:
             self._weighed.accept(token)
         if self._shaping is not None:

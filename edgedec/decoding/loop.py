@@ -237,6 +237,7 @@ class TextGeneration:
                     return
                 step.commit(seen, at)
             if token in step.ends:
+                step.chooser.weigh(token)
                 self._stop("eos")
                 return
             context.ids.append(token)

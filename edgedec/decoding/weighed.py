@@ -16,9 +16,22 @@ from edgedec.decoding.logits import BaseProcessor, ConstraintMask, Early
 from edgedec.decoding.messages import Stats
 from edgedec.errors import UsageError
 from edgedec.sampling import Logits, Probs, Sampling, distribution
-from edgedec.sampling.awrs import Checks, weighed_draw
+from edgedec.sampling.awrs import Checks, Weighed, weighed_draw
 
 _SEEDS = 2**53
+
+
+def weighed_token(
+    constraint: Constraint, scores: Logits, sampling: Sampling, u: float, stats: Stats, path: Sequence[int] = ()
+) -> Weighed:
+    """A token that is allowed after `path`, drawn by one number u in [0, 1), with its weight. stats: of the checks."""
+    law, rng = distribution(scores, sampling), np.random.default_rng(int(u * _SEEDS))
+    checks = Checks(lambda tokens: validated(constraint, tokens, path), lambda: constraint.mask(path))
+    found = weighed_draw(law, checks, rng)
+    if found.token < 0:
+        raise UsageError("awrs: a dead end: no token that has any probability is allowed")
+    stats.checks, stats.masks = stats.checks + checks.count, stats.masks + checks.masked
+    return found
 
 
 class Follower(BaseProcessor):
@@ -60,13 +73,7 @@ class WeighedDraws:
         self._begin(path)
         if self._sampling.temperature == 0:
             return self._largest(scores, path)
-        law, rng = distribution(scores, self._sampling), np.random.default_rng(int(u * _SEEDS))
-        rules = self._constraint
-        checks = Checks(lambda tokens: validated(rules, tokens, path), lambda: rules.mask(path))
-        found = weighed_draw(law, checks, rng)
-        if found.token < 0:
-            raise UsageError("awrs: a dead end: no token that has any probability is allowed")
-        self._stats.checks, self._stats.masks = self._stats.checks + checks.count, self._stats.masks + checks.masked
+        found = weighed_token(self._constraint, scores, self._sampling, u, self._stats, path)
         self._weights[tuple(path)] = found.log_weight
         return found.token
 

@@ -20,6 +20,7 @@ w = q = .5; if it is drawn second, w = (1 - .5) x 1 = .5. Both are the mass of w
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from math import inf, log, log1p
 from typing import NamedTuple
@@ -78,18 +79,28 @@ class _Left:
     """What is left of a law, of which tokens are drawn and taken out."""
 
     def __init__(self, law: Probs, rng: np.random.Generator) -> None:
-        self._ids, self._p, self._rng = law.ids, law.p.astype(np.float64), rng
+        self._ids, self._rng = law.ids, rng
+        self._p: Floats = law.p.astype(np.float64, copy=False)
         self._sums: Floats = np.cumsum(self._p)
-
-    @property
-    def mass(self) -> float:
-        return float(self._sums[-1])
+        self._taken = list[int]()
+        self.mass = float(self._sums[-1])
 
     def draw(self) -> int:
         """A place, drawn from what is left."""
-        place = int(np.searchsorted(self._sums, self._rng.random() * self.mass, side="right"))
-        # Rounding may lead past the last place with mass.
-        return place if place < len(self._p) and self._p[place] > 0 else int(np.flatnonzero(self._p)[-1])
+        u = self._rng.random() * self.mass
+        for place in self._taken:  # in order: a number above a taken place's beginning is one further on
+            if u < self._sums[place] - self._p[place]:
+                break
+            u += float(self._p[place])
+        place = int(np.searchsorted(self._sums, u, side="right"))
+        return place if place < len(self._p) and self._has(place) else self._last()
+
+    def _has(self, place: int) -> bool:
+        return self._p[place] > 0 and place not in self._taken
+
+    def _last(self) -> int:
+        """The last place with mass: rounding may lead past it."""
+        return next(int(place) for place in np.flatnonzero(self._p)[::-1] if place not in self._taken)
 
     def token(self, place: int) -> int:
         return int(self._ids[place])
@@ -97,9 +108,16 @@ class _Left:
     def take(self, place: int) -> float:
         """Take a place out; returns its share of what was left."""
         share = float(self._p[place]) / self.mass
-        self._p[place] = 0
-        np.cumsum(self._p, out=self._sums)
+        insort(self._taken, place)
+        left = self.mass - float(self._p[place])
+        # A difference of nearly equal numbers is none: what is left of little is added up anew.
+        self.mass = left if left > 0.01 * float(self._sums[-1]) else self._added()
         return share
+
+    def _added(self) -> float:
+        kept = np.ones(len(self._p), bool)
+        kept[self._taken] = False
+        return float(self._p[kept].sum())
 
 
 def _without_replacement(law: Probs, checks: Checks, rng: np.random.Generator) -> Weighed:

@@ -47,7 +47,7 @@ def smc(
                 ended[i] = found is None
                 logs[i] += found or 0.0
             ended[i] = ended[i] or logs[i] == -np.inf
-        shares, log_total = _shares(logs)
+        shares, log_total = shares_of(logs)
         if not shares.any():
             return Particles(shares, -np.inf, resampled)
         if 1 / float((shares**2).sum()) < threshold * n and not all(ended):
@@ -56,7 +56,7 @@ def smc(
             copies = [particles[k] if chosen.index(k) == i else particles[k].fork() for i, k in enumerate(chosen)]
             particles[:], ended = copies, [ended[k] for k in chosen]
             log_mean, logs, resampled = log_mean + log_total, np.zeros(n), resampled + 1
-    shares, log_total = _shares(logs)
+    shares, log_total = shares_of(logs)
     return Particles(shares, log_mean + log_total, resampled)
 
 
@@ -71,8 +71,8 @@ def systematic(shares: Floats, u: float) -> list[int]:
     return np.minimum(places, int(np.flatnonzero(shares)[-1])).tolist()
 
 
-def _shares(logs: Floats | Sequence[float]) -> tuple[Floats, float]:
-    """The normalised weights, and the logarithm of their mean."""
+def shares_of(logs: Floats | Sequence[float]) -> tuple[Floats, float]:
+    """The normalised weights, all 0 if none is above 0, and the logarithm of their mean."""
     values = np.asarray(logs, np.float64)
     top = float(values.max())
     if top == -np.inf:

@@ -18,9 +18,10 @@ from edgedec.text.stream import TextStream
 class Branch:
     """A text after the prompt. config: the generation's, with the branch's own constraint and processors; ends: the
     tokens that end it. path: its fork numbers, forks: how many it has had. tokens: of the text, without the end token;
-    logp: the sum of their log-probabilities, that of the end token included, where these were asked for. value: what a
-    scorer says of it. finish: why it ended, "" while it goes on: eos, stop, length, context, or dead where a constraint
-    allows nothing. stream: finds stop strings, None if there are none."""
+    logp: the sum of their log-probabilities, that of the end token included, where these were asked for. weight: the
+    logarithm of its weight among particles. value: what a scorer says of it. finish: why it ended, "" while it goes on:
+    eos, stop, length, context, or dead where a constraint allows nothing. stream: finds stop strings, None if there are
+    none."""
 
     context: Context
     config: GenerationConfig
@@ -31,6 +32,7 @@ class Branch:
     forks: int = 0
     tokens: list[Token] = field(default_factory=list)
     logp: float = 0.0
+    weight: float = 0.0
     value: float = 0.0
     finish: str = ""
     _chain: LogitsChain | None = None
@@ -68,7 +70,7 @@ class Branch:
         context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
         stream = None if self.stream is None else self.stream.fork()
         twin = Branch(context, config, self.ends, self.streams, stream, path, 0, list(self.tokens))
-        twin.logp, twin.value, twin.finish = self.logp, self.value, self.finish
+        twin.logp, twin.weight, twin.value, twin.finish = self.logp, self.weight, self.value, self.finish
         return twin
 
     def push(self, token: Token, logp: float) -> None:

@@ -44,21 +44,24 @@ def extend(
     """The k likeliest next tokens of each branch; its last token is then cached. whole: the scores of all tokens
     too."""
     can = room.host.capabilities
+    results = yield from forwarded(room, branches, [_outputs(branch, k, whole, can) for branch in branches])
+    yield from _masks(room, branches)
+    return [_next(branch, result, k) for branch, result in zip(branches, results, strict=True)]
+
+
+def forwarded(
+    room: Room, branches: Sequence[Branch], wanted: Sequence[Outputs]
+) -> Generator[Any, Any, list[CallResult]]:
+    """What one forward gives of the last token of each branch, which is then cached."""
     for branch in branches:
         yield from _read(room, branch)
-    wanted = [_outputs(branch, k, whole, can) for branch in branches]
-    calls = [_call(branch, outputs) for branch, outputs in zip(branches, wanted, strict=True)]
-    answers: list[Completed] = yield Together(calls)
-    found = list[NextTokens]()
+    answers: list[Completed] = yield Together([_call(*each) for each in zip(branches, wanted, strict=True)])
     for branch, answer in zip(branches, answers, strict=True):
         context = branch.context
         context.cache.commit((0,))
         if context.policy is not None:
             context.policy.observe(context.cache, answer.result)
-    yield from _masks(room, branches)
-    for branch, answer in zip(branches, answers, strict=True):
-        found.append(_next(branch, answer.result, k))
-    return found
+    return [answer.result for answer in answers]
 
 
 def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
@@ -79,13 +82,18 @@ def _call(branch: Branch, outputs: Outputs) -> Call:
 
 def _outputs(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
     """The k best with the log-sum where these are all that is needed."""
+    check_chain(branch)
+    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:
+        return ALL_LOGITS
+    return Outputs(top=k, logsum=True)
+
+
+def check_chain(branch: Branch) -> None:
+    """UsageError for processors that single steps have no place for."""
     if branch.chain.early:
         raise UsageError("--search: processors that read inner layers work with searches that roll only (best, first)")
     if branch.chain.gathers:
         raise UsageError("--search: --fuse works with searches that roll only (best, first)")
-    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:
-        return ALL_LOGITS
-    return Outputs(top=k, logsum=True)
 
 
 def _masks(room: Room, branches: Sequence[Branch]) -> Generator[Waiting, None, None]:

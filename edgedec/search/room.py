@@ -11,7 +11,7 @@ import numpy as np
 from edgedec.cache import Cache
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.constraint import ConstraintHooks
+from edgedec.decoding.constraint import ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, Stats, Token
 from edgedec.decoding.streams import RandomStreams
@@ -77,6 +77,8 @@ class Room:
         with another prompt, whose forks have other random streams."""
         context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
         stream = TextStream(self.host.tokenizer(), config.stop, context.ids) if config.stop else None
+        if config.constraint is not None:
+            limit_of(config.constraint, self.most)
         self.counts.candidates += 1
         found = Branch(context, config, self.ends, self._streams, stream, path)
         self.keep([found])
