@@ -8,6 +8,7 @@ weights is our own.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -52,13 +53,22 @@ class TorchModel:
     def logits(self, ids: Tensor) -> Tensor:
         """ids [T] -> [T, V]"""
         spec, w = self.spec, self.weights
-        x = w["embed"][ids] * spec.embed_scale
-        for b, block in enumerate(spec.blocks):
-            y = self._normed(x, f"blocks.{b}.norm")
-            x = x + (self._attended(b, block, y) if isinstance(block, Attention) else self._fed(b, y))
+        x = self.through(self.embedded(ids), range(spec.n_blocks))
         return capped(
             functional.linear(self._normed(x, "final_norm"), w["embed" if spec.tied else "head"]), spec.final_softcap
         )
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """ids [T] -> what the first block reads [T, hidden_size]"""
+        found: Tensor = self.weights["embed"][ids] * self.spec.embed_scale
+        return found
+
+    def through(self, x: Tensor, blocks: Iterable[int]) -> Tensor:
+        """The states [T, hidden_size] after some blocks in a row."""
+        for b in blocks:
+            block, y = self.spec.blocks[b], self._normed(x, f"blocks.{b}.norm")
+            x = x + (self._attended(b, block, y) if isinstance(block, Attention) else self._fed(b, y))
+        return x
 
     def _normed(self, x: Tensor, name: str) -> Tensor:
         return functional.rms_norm(x, x.shape[-1:], self.weights[name].flatten(), self.spec.norm_eps)
@@ -89,8 +99,8 @@ class TorchModel:
         return functional.linear(functional.silu(gate) * up, self.weights[f"blocks.{b}.down"])
 
 
-def check_plain(spec: ModelSpec) -> None:
-    """UsageError for a model that `TorchModel` does not compute."""
+def check_plain(spec: ModelSpec, what: str = "--recover") -> None:
+    """UsageError for a model that `TorchModel` does not compute. what: the flag that wants it."""
     for b, block in enumerate(spec.blocks):
         if isinstance(block, Attention):
             plain: Attention | Mlp | None = Attention(
@@ -99,7 +109,7 @@ def check_plain(spec: ModelSpec) -> None:
         else:
             plain = Mlp(block.inner_size) if isinstance(block, Mlp) else None
         if block != plain or spec.final_norm != "rms":
-            raise UsageError(f"--recover: block {b} of {spec.architecture} is not like Llama's; leave it out")
+            raise UsageError(f"{what}: block {b} of {spec.architecture} is not like Llama's; leave it out")
 
 
 class Recovery(RowTrainer):

@@ -26,7 +26,7 @@ DAMP, SWEEPS = 0.01, 1
 
 
 @dataclass(frozen=True)
-class Levels:
+class RoundedLevels:
     """The matrices of `names` in `formats`. by: how they are rounded."""
 
     host: PassContext
@@ -38,7 +38,7 @@ class Levels:
     def store(self) -> RoundedStore:
         return self.host.store.inside(f"levels-{self.by}")
 
-    def make(self, names: Sequence[str], statistics: Statistics) -> Levels:
+    def make(self, names: Sequence[str], statistics: Statistics) -> RoundedLevels:
         """Round what is not there yet."""
         spec, done = self.model.spec, 0
         run = statistics.run(spec, self.model.read) if self.by == "gptq" else None

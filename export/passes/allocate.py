@@ -17,7 +17,7 @@ from edgedec.bundle.integers import BITS, Integers, is_integer
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassFacts, PassModel
 from edgedec.export.passes._knapsack import choose
-from edgedec.export.passes._levels import By, Levels
+from edgedec.export.passes._levels import By, RoundedLevels
 from edgedec.export.passes._statistics import CalibrationRun, Statistics
 from edgedec.export.quantize import codes_of, from_codes, quantize
 from edgedec.plugins import Opt
@@ -58,12 +58,12 @@ class Allocate:
 
     def __call__(self, model: PassModel, statistics: Statistics) -> PassModel:
         names = self.names(model)
-        levels = Levels(self.host, model, self.formats, self.by).make(names, statistics)
+        levels = RoundedLevels(self.host, model, self.formats, self.by).make(names, statistics)
         picked = self.choice(model, statistics, names, levels)
         own = {name: self.formats[j] for name, j in zip(names, picked, strict=True)}
         return replace(model, formats={**model.formats, **own})  # type: ignore[dict-item]
 
-    def choice(self, model: PassModel, statistics: Statistics, names: list[str], levels: Levels) -> list[int]:
+    def choice(self, model: PassModel, statistics: Statistics, names: list[str], levels: RoundedLevels) -> list[int]:
         """The place of each matrix's format in `formats`."""
         sizes, budget = self.sizes(model, names)
         return choose(self._costs(model, statistics, names, levels), sizes, budget)
@@ -84,7 +84,9 @@ class Allocate:
         inner = sorted(spec.matrices - {"embed", "head"} - self.host.fixed - set(model.rounded))
         return [name for name in inner if is_integer(self.host.format_of(model, name))]
 
-    def _costs(self, model: PassModel, statistics: Statistics, names: list[str], levels: Levels) -> list[list[float]]:
+    def _costs(
+        self, model: PassModel, statistics: Statistics, names: list[str], levels: RoundedLevels
+    ) -> list[list[float]]:
         """The KL divergence of each choice, of `tokens` tokens."""
         swapped = dict[str, Array]()
 

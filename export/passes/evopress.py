@@ -21,7 +21,7 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassFacts, PassModel
 from edgedec.export.passes._fitness import Fitness
-from edgedec.export.passes._levels import By, Levels
+from edgedec.export.passes._levels import By, RoundedLevels
 from edgedec.export.passes._statistics import Statistics
 from edgedec.export.passes.allocate import Allocate, known_formats
 from edgedec.plugins import Opt
@@ -64,7 +64,7 @@ class EvoPress:
 
     def __call__(self, model: PassModel, statistics: Statistics) -> PassModel:
         host, names, formats = self.first.host, self.first.names(model), self.first.formats
-        levels = Levels(host, model, formats, self.first.by).make(names, statistics)
+        levels = RoundedLevels(host, model, formats, self.first.by).make(names, statistics)
         parent = tuple(self.first.choice(model, statistics, names, levels))
         fitness, rng = Fitness(model.spec, model.read, statistics), np.random.default_rng(self.seed)
         sizes, budget = self.first.sizes(model, names)

@@ -70,7 +70,7 @@ class Gptq:
         for b in range(spec.n_blocks):
             for name in run.order(b):
                 if name in wanted:
-                    found[name] = self._rounded(model, name, partial(_moments, run, b, name, floats))
+                    found[name] = self.matrix(model, name, partial(_moments, run, b, name, floats))
                     done += prod(spec.tensors()[name])
                     self.host.progress("gptq", done, total)
             for name, rows in stacked(spec, b):
@@ -83,7 +83,7 @@ class Gptq:
                 floats.advance(b)
         head = "embed" if spec.tied else "head"
         if head in wanted:
-            found[head] = self._rounded(model, head, partial(run.head_moments, floats))
+            found[head] = self.matrix(model, head, partial(run.head_moments, floats))
         self.host.progress("gptq", total, total)
         return replace(model, read=read, rounded=found)
 
@@ -104,7 +104,8 @@ class Gptq:
         found = rounded_experts(run, b, name, weights, rows, GRIDS[fmt], block, self.damp, self.sweeps)
         return self.host.store.put(name, fmt, block, *found)
 
-    def _rounded(self, model: PassModel, name: str, moments: Callable[[], Moments]) -> Rounded:
+    def matrix(self, model: PassModel, name: str, moments: Callable[[], Moments]) -> Rounded:
+        """One matrix, for inputs with these moments."""
         fmt = self.host.format_of(model, name)
         assert is_integer(fmt)
         kept = self.host.store.get(name, fmt, self.host.block)

@@ -89,6 +89,7 @@ _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing", "duo", "row_training", "recovery"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
+    *("adam8", "passes._soft", "passes._windows"),
 )
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (

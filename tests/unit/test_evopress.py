@@ -13,7 +13,7 @@ from edgedec.errors import UsageError
 from edgedec.export.grids import GRIDS
 from edgedec.export.passes import PassContext, PassModel, chosen, make_pass
 from edgedec.export.passes._fitness import Fitness
-from edgedec.export.passes._levels import DAMP, SWEEPS, Levels
+from edgedec.export.passes._levels import DAMP, SWEEPS, RoundedLevels
 from edgedec.export.passes._rounded import RoundedStore
 from edgedec.export.passes._solve import solve
 from edgedec.export.passes._statistics import Statistics
@@ -61,8 +61,8 @@ def divergence(formats: Any, statistics: Statistics) -> float:
 def test_levels_are_the_matrices_rounded_by_themselves(tmp_path: Path) -> None:
     parts: Any = dict.fromkeys(("body", "head", "embed"), "int4")
     context, model = PassContext(SPEC, parts, 32, RoundedStore(tmp_path)), PassModel(SPEC, read)
-    plain = Levels(context, model, FORMATS, "nearest").make(NAMES, CALIBRATION)
-    clever = Levels(context, model, FORMATS, "gptq").make(NAMES, CALIBRATION)
+    plain = RoundedLevels(context, model, FORMATS, "nearest").make(NAMES, CALIBRATION)
+    clever = RoundedLevels(context, model, FORMATS, "gptq").make(NAMES, CALIBRATION)
     name = NAMES[-1]
     moments = next(found for b, found in CALIBRATION.blocks(SPEC, read) if name in found)[name]
     for fmt in ("int3", "int2"):
@@ -150,10 +150,10 @@ def test_the_search_goes_on_from_the_sum_of_single_costs_and_is_never_worse(tmp_
     bits = 8 * in_bytes(dict.fromkeys(NAMES, "int3")) / total
     words = f'bits={bits},formats=["int2","int3","int4"],by=nearest'
     start = run(f"allocate:{words},tokens=120", tmp_path / "a").formats
-    options = f"{words},children=6,survivors=[1],stages=[120]"
+    options = f"{words},children=4,survivors=[1],stages=[120]"
     none = run(f"evopress:{options},generations=0", tmp_path / "b").formats
     assert none == start
-    found = run(f"evopress:{options},generations=6", tmp_path / "c").formats
+    found = run(f"evopress:{options},generations=4", tmp_path / "c").formats
     assert in_bytes(found) <= in_bytes(start) <= bits / 8 * total
     assert divergence(found, CALIBRATION) < divergence(start, CALIBRATION)
 
