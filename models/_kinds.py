@@ -11,8 +11,8 @@ _ENCODERS = (
     *("nomic-bert", "nomic_bert", "jina-bert", "neo-bert", "t5encoder"),
 )
 _MIXTURES = (
-    "Mixtral, gpt-oss, Qwen2-MoE, Qwen3-MoE, OLMoE, FlexOlmo, GraniteMoE, GraniteMoeShared, GLM-4 MoE, dots1, "
-    "MiniMax-M2, LLaDA-MoE, LLaDA2 and SDAR"
+    "Mixtral, gpt-oss, DeepSeek-V2-Lite and V3, Qwen2-MoE, Qwen3-MoE, ERNIE 4.5, OLMoE, FlexOlmo, GraniteMoE, "
+    "GraniteMoeShared, GLM-4 MoE, dots1, MiniMax-M2, LLaDA-MoE, LLaDA2 and SDAR"
 )
 _RECURRENT = ("mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba", "jamba", "retnet")
 

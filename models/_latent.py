@@ -11,12 +11,12 @@ import math
 from edgedec.models import Part
 from edgedec.models._common import ConfigReader
 from edgedec.models._names import ATTENTION, Paths
-from edgedec.spec import Latent, ModelSpec
+from edgedec.spec import LatentAttention, ModelSpec
 
 
 def latent_heads(
     r: ConfigReader, table: ConfigReader, *, q_rank: int | None, sizes: tuple[int, int, int, int]
-) -> Latent:
+) -> LatentAttention:
     """The latent attention of config `r`, whose rope `table` describes. q_rank, and the sizes (kv_lora_rank,
     qk_nope_head_dim, qk_rope_head_dim, v_head_dim): where the config says nothing."""
     n, names = r.whole("num_attention_heads"), ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -25,7 +25,7 @@ def latent_heads(
         if (r.maybe_whole(key) or wanted) != wanted:  # transformers writes them beside the sizes that they follow from
             raise r.fail(key, f"is {r.values[key]}: of latent attention with these sizes it is {wanted}")
     bias = r.flag("attention_bias", False)
-    return Latent(
+    return LatentAttention(
         n_heads=n,
         n_kv_heads=1,
         head_dim=rank + turned,
@@ -51,7 +51,7 @@ def _mscale(table: ConfigReader) -> float:
 
 def latent_names(spec: ModelSpec, pairs: bool) -> Paths:
     """Where the tensors of latent blocks are. pairs: neighbouring channels of a checkpoint turn together."""
-    block = next(block for block in spec.blocks if isinstance(block, Latent))
+    block = next(block for block in spec.blocks if isinstance(block, LatentAttention))
     turned, query, both = block.rope_dim, block.nope_dim + block.rope_dim, block.nope_dim + block.v_dim
     halves, heads, up = (turned, 0, turned) if pairs else None, range(block.n_heads), "self_attn.kv_b_proj.weight"
     q = "self_attn.q_b_proj.weight" if block.q_rank else "self_attn.q_proj.weight"

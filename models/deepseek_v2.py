@@ -35,7 +35,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     table = rope_table(r)
     length = context_length(r, table, context)
     attention = latent_heads(r, table, q_rank=1536, sizes=(512, 128, 64, 128))
-    inner = r.whole("moe_intermediate_size", 1407)
+    inner = r.whole("moe_intermediate_size")
     moe = Moe(
         n_experts=r.whole(either(r, "n_routed_experts", "num_experts"), 64),
         top_k=r.whole("num_experts_per_tok"),

@@ -13,7 +13,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
 # The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
 # of a kind with more those between them.
@@ -69,7 +69,7 @@ class NativeModel:
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
         setattr(made, block.kind, ctypes.pointer(part))
-        if isinstance(block, Latent):
+        if isinstance(block, LatentAttention):
             heads = self._attention(f"blocks.{b}.", block)
             made.attention = ctypes.pointer(heads)
             self._keep.append(heads)
@@ -83,7 +83,7 @@ class NativeModel:
         match block:
             case PowerLaw():
                 return self._power_law(prefix, block)
-            case Latent():
+            case LatentAttention():
                 return self._latent(prefix, block)
             case Attention():
                 return self._attention(prefix, block)
@@ -120,7 +120,7 @@ class NativeModel:
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
         )
 
-    def _latent(self, prefix: str, block: Latent) -> structs.LatentStruct:
+    def _latent(self, prefix: str, block: LatentAttention) -> structs.LatentStruct:
         return structs.LatentStruct(
             rank=block.rank,
             rope_dim=block.rope_dim,
@@ -167,7 +167,7 @@ class NativeModel:
             experts=block.n_experts,
             top_k=block.top_k,
             inner=block.inner_size,
-            activation=cpu.CLAMPED_SWIGLU if block.clamped else cpu.ACTIVATIONS[block.activation],
+            activation=cpu.ACTIVATIONS["clamped_swiglu" if block.clamped else block.activation],
             router=cpu.ROUTERS[block.router],
             normalize=block.normalize,
             shared_inner=block.shared_size,

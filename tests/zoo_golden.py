@@ -2,7 +2,7 @@
 
 `golden/zoo.json.xz` has each model's config and the names and shapes of its tensors, whose values numpy draws;
 `golden/zoo.npz` has the logits of TOKENS, and the text that follows PROMPT. Models that came later have such a pair of
-their own, `zoo_<part>`. All are made again, with torch, by the first line, and a new pair by the second:
+their own, `zoo_<part>`. All are made again, with torch, by the first line; the second makes a pair, or these of it:
 
     python tests/zoo_golden.py
     python tests/zoo_golden.py PART MODEL...
@@ -145,6 +145,10 @@ def _make(part: str, models: list[str]) -> None:
     from safetensors import safe_open
 
     recipes, arrays, random = dict[str, Any](), dict[str, Any](), zoo._random
+    if (GOLDEN / f"{part}.npz").is_file():
+        recipes = {name: recipe for name, (of, recipe) in _recipes().items() if of == part and name in zoo.ZOO}
+        with np.load(GOLDEN / f"{part}.npz") as kept:
+            arrays = {key: kept[key] for key in kept if key.rsplit(".", 1)[0] in recipes}
     for name in models:
         with TemporaryDirectory() as place:
             folder = Path(place)

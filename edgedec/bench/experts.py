@@ -33,8 +33,13 @@ def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
     logits = _normed(bundle, block, facts, hidden) @ bundle.rows(f"blocks.{block}.router").T
+    if facts.logit_bias:
+        logits = logits + bundle.rows(f"blocks.{block}.router_logit_bias")
     if facts.router == "sigmoid":
         logits = 1 / (1 + np.exp(-logits))
+    elif facts.router_bias:
+        logits = np.exp(logits - logits.max(axis=1, keepdims=True))
+        logits /= logits.sum(axis=1, keepdims=True)
     if facts.router_bias:
         logits = logits + bundle.rows(f"blocks.{block}.router_bias")
     return np.argsort(-logits, axis=1, kind="stable")[:, : facts.top_k]

@@ -17,7 +17,7 @@ from edgedec.spec.attention import Attention
 from edgedec.spec.conv import Conv
 from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
-from edgedec.spec.latent import Latent
+from edgedec.spec.latent import LatentAttention
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
@@ -37,7 +37,7 @@ __all__ = [
     "Delta",
     "Dense",
     "EncoderEntry",
-    "Latent",
+    "LatentAttention",
     "Mlp",
     "ModelSpec",
     "Moe",
@@ -54,7 +54,7 @@ __all__ = [
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Conv | Delta | Latent | Mlp | Moe | Opaque | PowerLaw | S6 | Ssm
+Block = Attention | Conv | Delta | LatentAttention | Mlp | Moe | Opaque | PowerLaw | S6 | Ssm
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = Conv | Delta | S6 | Ssm
 
@@ -186,7 +186,7 @@ class ModelSpec:
         if not 0 <= block.rope < len(self.ropes):
             raise BundleCorrupt(f"{where}: no rope {block.rope}")
         rotated = 2 * len(self.ropes[block.rope].inv_freq)
-        if isinstance(block, Latent) and rotated != block.rope_dim:
+        if isinstance(block, LatentAttention) and rotated != block.rope_dim:
             raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
         if not 1 <= rotated <= block.head_dim:
             raise BundleCorrupt(f"{where}: rotates {rotated} of {block.head_dim} dims")

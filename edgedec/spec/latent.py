@@ -19,7 +19,7 @@ LANES = 16
 
 
 @dataclass(frozen=True)
-class Latent(Attention):
+class LatentAttention(Attention):
     """rope_dim and nope_dim: of a query's turned part and of the rest; v_dim: of a head's value; q_rank: queries are
     made by way of so many values, which are normed (0: at once); inner_eps: of the norms of these and of the state.
     qkv_bias: of the first matrices, q_a and kv_a."""

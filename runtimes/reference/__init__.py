@@ -33,7 +33,7 @@ from edgedec.spec import (
     Block,
     Conv,
     Delta,
-    Latent,
+    LatentAttention,
     Mlp,
     ModelSpec,
     Moe,
@@ -169,7 +169,7 @@ class Reference:
             case PowerLaw():
                 scales = self._scales.get(w.number)
                 return power_law.run(block, w, x, rows, cache, spans[w.number], scales, view)
-            case Latent():
+            case LatentAttention():
                 scales = self._scales.get(w.number)
                 return latent.run(block, w, x, rows, cache, spans[w.number], scales, view)
             case Attention():

@@ -9,11 +9,11 @@ from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
 from edgedec.runtimes.reference.attention import Sight, attend, rotate
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, rms_norm
-from edgedec.spec import Latent
+from edgedec.spec import LatentAttention
 
 
 def run(
-    block: Latent,
+    block: LatentAttention,
     w: BlockWeights,
     x: Array,
     rows: Rows,
@@ -39,7 +39,7 @@ def run(
     return w.linear(values, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
-def queries(block: Latent, w: BlockWeights, x: Array) -> Array:
+def queries(block: LatentAttention, w: BlockWeights, x: Array) -> Array:
     """x [n, hidden], normed -> [n_heads, n, rope_dim + rank], not turned yet."""
     if block.q_rank:
         low = w.linear(x, "q_a", block.qkv_bias)
@@ -51,7 +51,7 @@ def queries(block: Latent, w: BlockWeights, x: Array) -> Array:
     return np.ascontiguousarray(np.concatenate([turned, absorbed], axis=2).transpose(1, 0, 2))
 
 
-def _key(block: Latent, w: BlockWeights, x: Array) -> Array:
+def _key(block: LatentAttention, w: BlockWeights, x: Array) -> Array:
     """x [n, hidden], normed -> [n, rope_dim + rank]."""
     turned, state = np.split(w.linear(x, "kv_a", block.qkv_bias), [block.rope_dim], axis=1)
     return np.concatenate([turned, rms_norm(state, w.get("kv_norm"), block.inner_eps)], axis=1)

@@ -16,7 +16,7 @@ int tied = 0;
 struct Moe {
   Arrays arrays;
   Weight router, gate_up, down, shared_gate_up, shared_down, shared_gate;
-  Floats bias, norm, post_norm;
+  Floats bias, norm, post_norm, up_bias, down_bias, logit_bias;
   ed_moe m{};
   ed_block block{};
   const int hidden;
@@ -25,7 +25,7 @@ struct Moe {
   Moe(Random& r, int hidden) : hidden(hidden) {
     m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
     if (r.chance(40)) grouped(r);
-    m.activation = r.below(4), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
+    m.activation = r.below(5), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
     m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
     auto format = [&] { return r.from(1, 4); };
     if (m.groups > 1) m.router = 2;
@@ -41,6 +41,11 @@ struct Moe {
     m.router_weight = router.tensor, m.gate_up = gate_up.tensor, m.down = down.tensor;
     m.shared_gate_up = shared_gate_up.tensor, m.shared_down = shared_down.tensor, m.shared_gate = shared_gate.tensor;
     if (r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
+    if (r.chance(40)) {
+      up_bias = r.floats((size_t)m.experts * 2 * m.inner, 0, 8), m.gate_up_bias = up_bias.data();
+      down_bias = r.floats((size_t)m.experts * hidden, 0, 1), m.down_bias = down_bias.data();
+      logit_bias = r.floats(m.experts, 0, 1), m.router_logit_bias = logit_bias.data();
+    }
     norm = r.floats(hidden, 1, 0.3f), block.norm = {1, 0, norm.data(), nullptr};
     if (r.chance(30)) post_norm = r.floats(hidden, 1, 0.3f), block.post_norm = {1, 0, post_norm.data(), nullptr};
     block.kind = 3, block.moe = &m;
@@ -70,15 +75,26 @@ struct Moe {
   }
 
   Doubles mlp(const Doubles& x, const Weight& up, int up_row, const Weight& down, int down_row, int inner) const {
-    const Doubles both = up.times(x, up_row, 2 * inner);
+    const bool biased = !up_bias.empty() && &up == &gate_up;
+    Doubles both = up.times(x, up_row, 2 * inner);
+    for (int i = 0; biased && i < 2 * inner; i++) both[i] += up_bias[up_row + i];
     Doubles act(inner);
-    for (int i = 0; i < inner; i++) act[i] = activation(both[i], m.activation) * both[inner + i];
-    return down.times(act, down_row, hidden);
+    for (int i = 0; i < inner; i++) act[i] = m.activation == 4 ? clamped(both[i], both[inner + i])
+                                                               : activation(both[i], m.activation) * both[inner + i];
+    Doubles y = down.times(act, down_row, hidden);
+    for (int i = 0; biased && i < hidden; i++) y[i] += down_bias[down_row + i];
+    return y;
+  }
+
+  static double clamped(double gate, double up) {
+    gate = std::min(gate, 7.0), up = std::max(-7.0, std::min(up, 7.0));
+    return gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
   }
 
   // The experts of a row with their weights; empty if two of them are too close to tell.
   std::vector<std::pair<int, double>> route(const Doubles& x) const {
-    const Doubles logits = router.times(x);
+    Doubles logits = router.times(x);
+    for (size_t e = 0; e < logit_bias.size(); e++) logits[e] += logit_bias[e];
     Doubles scores(m.experts), ranked = logits;
     double total = 0;
     for (int e = 0; e < m.experts; e++) total += scores[e] = std::exp(logits[e]);

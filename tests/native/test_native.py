@@ -33,6 +33,7 @@ needs_patience = pytest.mark.skipif(
 )
 
 SOURCES = {"products": "products_test.cpp", "attention": "attention_test.cpp", "bench": "attention_bench.cpp"}
+READS = HERE / "expert_reads.cpp"
 PART = """
 #define main %s
 #include "%s"
@@ -42,10 +43,12 @@ MAIN = """
 #include <cstring>
 #include "api.h"
 int products();
+int reads();
 int attention(int, char**);
 int bench(int, char**);
 int main(int argc, char** argv) {
   std::printf("engine: %s\\n", ed_isa());
+  if (argc > 1 && !std::strcmp(argv[1], "reads")) return reads();
   if (argc > 1 && !std::strcmp(argv[1], "bench")) return bench(argc - 1, argv + 1);
   return argc > 1 && !std::strcmp(argv[1], "attention") ? attention(argc - 1, argv + 1) : products();
 }
@@ -58,7 +61,7 @@ def build(folder: Path, **how: object) -> Path:
     mains = [folder / f"{name}.cpp" for name in (*parts, "main")]
     for path in mains:
         path.write_text(parts.get(path.stem, MAIN))
-    return Path(native.build(folder / "tests", mains=mains, **how))
+    return Path(native.build(folder / "tests", mains=[*mains, READS], **how))
 
 
 def run(program: Path, *arguments: str, cpu: str | None = None) -> tuple[str, str]:
@@ -104,6 +107,15 @@ def test_products_here(here: Path) -> None:
     said, engine = run(here, "products")
     assert tables(said)[0] == "scalar"
     assert engine in tables(said)
+
+
+@needs_compiler
+def test_a_call_of_8_rows_reads_the_union_of_their_experts_once(here: Path) -> None:
+    """Counted at the products: of 16 experts 8 rows that choose 4 each read 32 one by one, and their union at once."""
+    said, _ = run(here, "reads")
+    found = re.search(r"^experts: 32 read by 8 rows one by one, (\d+) at once, (\d+) in their union$", said, re.M)
+    assert found, said
+    assert 4 < int(found[1]) == int(found[2]) <= 16
 
 
 @needs_compiler

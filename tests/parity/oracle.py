@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.spec import S6, Attention, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import S6, Attention, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -54,7 +54,7 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
     return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
-def latent(spec: ModelSpec, block: Latent, get: Get, x: Array) -> Array:
+def latent(spec: ModelSpec, block: LatentAttention, get: Get, x: Array) -> Array:
     """Each head's own keys and values, made of the state: nothing is absorbed."""
     n, turned, out = len(x), block.rope_dim, np.zeros((len(x), block.n_heads, block.v_dim))
     low = x

@@ -18,7 +18,7 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Ssm
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -142,7 +142,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("gate", "sigmoid"),
         ("conv_size", 2),
     ],
-    Latent: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
+    LatentAttention: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
     Mlp: [("bias", False), ("activation", "silu"), ("activation", "gelu_tanh")],
     Moe: [
         ("router", "softmax"),
@@ -256,7 +256,8 @@ KINDS = {
     "granitemoehybrid": {"ssm"},
     "bamba": {"ssm", "mlp"},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
-    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
+    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe")},
+    **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},
@@ -305,7 +306,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
     for block in spec.attention.values():
-        kv_heads = 1 if isinstance(block, Latent) else config.num_key_value_heads
+        kv_heads = 1 if isinstance(block, LatentAttention) else config.num_key_value_heads
         assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, kv_heads)
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)

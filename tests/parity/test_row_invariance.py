@@ -83,7 +83,21 @@ CONFIGS: dict[str, dict[str, object]] = {
 # Their blocks are those of the models of every kind, or of the models that diffusion models grew from.
 MADE_OF_OTHERS = {
     *("bamba", "granitemoehybrid"),
-    *("dots1", "flex_olmo", "gpt_oss", "glm4_moe", "granitemoeshared", "minimax_m2", "qwen2_moe"),
+    *(
+        "deepseek_v2",
+        "deepseek_v3",
+        "dots1",
+        "ernie4_5_moe",
+        "flex_olmo",
+        "gpt_oss",
+        "glm4_moe_lite",
+        "minicpm3",
+        "youtu",
+        "glm4_moe",
+        "granitemoeshared",
+        "minimax_m2",
+        "qwen2_moe",
+    ),
     *("falcon_mamba", "mamba", "mamba2"),
     *("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),

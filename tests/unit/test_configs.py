@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
-from edgedec.spec import S6, Conv, Delta, ModelSpec, Moe
+from edgedec.spec import S6, Conv, Delta, LatentAttention, ModelSpec, Moe
 
 LLAMA = {
     "model_type": "llama",
@@ -41,6 +41,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "granitemoeshared": EXPERTS,
     "minimax_m2": EXPERTS,
     "gpt_oss": EXPERTS,
+    "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "deepseek_v3": DEEPSEEK,
+    "glm4_moe_lite": DEEPSEEK,
+    "minicpm3": {"v_head_dim": 16},
     "qwen2_moe": {
         **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
         "shared_expert_intermediate_size": 32,
@@ -94,8 +98,13 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         remote = {"mimo": "qwen2"}  # code of the checkpoint, on top of this one
         theirs = transformers.AutoConfig.for_model(remote.get(name, name), **config | changes)
         block = next(iter(spec.attention.values()))
-        assert block.n_kv_heads == theirs.num_key_value_heads, name
-        assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
+        if isinstance(block, LatentAttention):
+            names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "q_lora_rank")
+            sizes = (block.rank, block.rope_dim, block.nope_dim, block.v_dim, block.q_rank)
+            assert sizes == tuple(getattr(theirs, name) for name in names), name
+        else:
+            assert block.n_kv_heads == theirs.num_key_value_heads, name
+            assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
         assert spec.norm_eps == (theirs.norm_eps if name.startswith("lfm") else theirs.rms_norm_eps), name
         for last in (layer[-1] for layer in spec.layers):
@@ -121,8 +130,9 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
 
 def _shared_size(config: Any) -> int:
     """Inner dims of the expert that every row passes, by whichever name."""
-    if getattr(config, "n_shared_experts", None):
-        return int(config.n_shared_experts * config.moe_intermediate_size)
+    for several in ("n_shared_experts", "moe_num_shared_experts"):
+        if getattr(config, several, None):
+            return int(getattr(config, several) * config.moe_intermediate_size)
     names = ("shared_intermediate_size", "shared_expert_intermediate_size")
     return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
 
@@ -226,6 +236,9 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
         {"model_type": "qwen3_moe", "max_window_layers": 48, "sliding_window": 8, "num_local_experts": 4},
         {"model_type": "olmoe", "clip_qkv": None, "output_router_logits": True},
         {"model_type": "qwen2_moe", "num_key_value_heads": 2, "use_sliding_window": False, "max_window_layers": 21},
+        {"model_type": "deepseek_v2", "topk_method": "greedy", "n_group": 1, "seq_aux": True, "ep_size": 1},
+        {"model_type": "deepseek_v3", "num_key_value_heads": 4, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+        {"model_type": "ernie4_5_moe", "num_key_value_heads": 2, "moe_gate": "topk", "moe_use_aux_free": True},
         {"model_type": "glm4_moe", "num_key_value_heads": 2, "num_nextn_predict_layers": 1, "n_group": 1},
         {"model_type": "minimax_m2", "num_key_value_heads": 2, "use_mtp": True, "attn_type_list": [1, 1]},
         {"model_type": "granitemoehybrid", "position_embedding_type": "nope", "init_method": "mup"},
@@ -386,7 +399,7 @@ def test_unknown_keys_that_are_off_pass() -> None:
 
 
 def test_unknown_architectures_are_listed() -> None:
-    with pytest.raises(UnknownArchitecture, match=r"'rwkv' .*Mamba.* is not one of a2d_qwen3, .*, xlm_roberta$"):
+    with pytest.raises(UnknownArchitecture, match=r"'rwkv' .*Mamba.* is not one of a2d_qwen3, .*, youtu$"):
         architecture({"model_type": "rwkv"})
     for name in ("_common", "nano", "heads", "../llama"):
         with pytest.raises(UnknownArchitecture):
@@ -496,6 +509,77 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "swiglu_limit": 7.0,
         "tie_word_embeddings": False,
         "vocab_size": 201088,
+    },
+    "deepseek_v2": {
+        **{"aux_loss_alpha": 0.001, "seq_aux": True, "ep_size": 1, "moe_layer_freq": 1, "pretraining_tp": 1},
+        "attention_bias": False,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "moe_intermediate_size": 1408,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707},
+            **{"original_max_position_embeddings": 4096, "type": "yarn"},
+        },
+        "rope_theta": 10000,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "v_head_dim": 128,
+        "vocab_size": 102400,
+    },
+    "deepseek_v3": {
+        **{"aux_loss_alpha": 0.0001, "seq_aux": True, "ep_size": 1, "moe_layer_freq": 1, "pretraining_tp": 1},
+        "attention_bias": False,
+        "first_k_dense_replace": 3,
+        "hidden_act": "silu",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "moe_intermediate_size": 2048,
+        "n_group": 8,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 61,
+        "num_key_value_heads": 128,
+        "num_nextn_predict_layers": 1,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0},
+            **{"original_max_position_embeddings": 4096, "type": "yarn"},
+        },
+        "rope_theta": 10000,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "tie_word_embeddings": False,
+        "topk_group": 4,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 128,
+        "vocab_size": 129280,
     },
     "olmoe": {
         "attention_bias": False,
@@ -671,6 +755,8 @@ PARAMETERS = {
     "qwen3_moe": 30_532_122_624,
     "qwen2_moe": 14_315_784_192,
     "gpt_oss": 20_914_757_184,
+    "deepseek_v2": 15_706_484_224,
+    "deepseek_v3": 671_026_419_200,
     "olmoe": 6_919_161_856,
     "granitemoe": 1_334_628_352,
     "granitemoehybrid": 6_939_037_248,
@@ -696,7 +782,7 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
         ({"model_type": "albert"}, "encoder, which generates no text"),
         ({"model_type": "xlstm"}, "Mamba"),
         ({"model_type": "rwkv"}, "recurrent"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
+        ({"model_type": "jetmoe", "n_routed_experts": 256}, "mixture of experts"),
         ({"model_type": "llava", "vision_config": {}}, "images"),
         ({"model_type": "gpt_neox"}, "a decoder"),
     ],

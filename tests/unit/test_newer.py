@@ -15,7 +15,7 @@ from edgedec.runtime import lacking_kinds
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, NEWER, SINK_LOGIT, newer
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, LATENT, NEWER, SINK_LOGIT, newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -33,6 +33,7 @@ CASES = {
     EXPERT_BIAS: replace(PLAIN, bias=True),
     CLAMPED: replace(PLAIN, clamped=True),
     CHOICE_BIAS: replace(PLAIN, router_bias=True),
+    LATENT: MODELS["latent"].attention[4],
 }
 
 
@@ -45,8 +46,11 @@ def test_a_fact_is_in_the_version_and_in_refusals(fact: str, tmp_path: Path) -> 
     assert newer(spec) == (fact,)
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))
     assert bundle.manifest.version == 9
-    assert lacking_kinds(bundle, ("attention", "moe")) == f"has no {fact}, which this model needs"
-    assert lacking_kinds(bundle, ("attention", "moe"), facts=(fact,)) is None
+    kinds = ("attention", "latent", "moe")
+    assert lacking_kinds(bundle, kinds) == f"has no {fact}, which this model needs"
+    assert lacking_kinds(bundle, kinds, facts=(fact,)) is None
+    if fact == LATENT:
+        assert lacking_kinds(bundle, ("attention", "moe")) == "has no latent blocks, which this model needs"
     for reason in (library_lacks(spec), sources_lack(spec), unsupported_on_devices(spec), whole_model_reason(spec)):
         assert reason == f"it has {fact}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import S6, Attention, Block, Conv, Delta, Latent, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -23,7 +23,7 @@ _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_
 _S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
 _DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
-_LATENT = Latent(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
+_LATENT = LatentAttention(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
