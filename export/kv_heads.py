@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.spec import Attention, ModelSpec
+from edgedec.spec.newer import LATENT, SINK_LOGIT, newer
 
 Array = NDArray[np.float64]
 Read = Callable[[str, int, int], NDArray[np.float32]]
@@ -54,6 +55,9 @@ def check_heads(spec: ModelSpec, heads: Heads) -> None:
     """UsageError where a model cannot have so many key and value heads in each attention block."""
     if not spec.attention:
         raise UsageError("--kv-heads: the model has no attention")
+    others = [fact for fact in newer(spec) if fact in (SINK_LOGIT, LATENT)]
+    if others:
+        raise UsageError(f"--kv-heads: the model has {', '.join(others)}, of which no heads are combined")
     if isinstance(heads, float) and not 0 < heads < 1:
         raise UsageError(f"--kv-heads {heads:.0%}: must be more than 0% and less than 100%")
     for b, block in spec.attention.items():

@@ -6,11 +6,12 @@ import numpy as np
 
 from edgedec.export.passes._statistics import Float64
 from edgedec.runtimes.reference.numeric import Array, Weights
-from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import LatentAttention, ModelSpec
 
 # The matrices that read a block's norm, quantized or not.
 _READERS = {
     "attention": ("qkv",),
+    "latent": ("q_a", "q", "kv_a"),
     "mlp": ("gate_up", "up"),
     "moe": ("router", "gate_up", "shared_gate_up", "shared_gate"),
     "ssm": ("in_proj",),
@@ -21,9 +22,11 @@ def readers(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     """The norms whose weights only scale the columns of matrices, each with these matrices."""
     shapes, found = spec.tensors(), dict[str, tuple[str, ...]]()
     for b, block in enumerate(spec.blocks):
-        if not isinstance(block, Attention | Mlp | Moe | Ssm) or getattr(block, "paired", False):
+        if block.kind not in _READERS or getattr(block, "paired", False):
             continue
         names = [f"blocks.{b}.{name}" for name in _READERS[block.kind]]
+        if isinstance(block, LatentAttention) and block.q_rank:
+            names.remove(f"blocks.{b}.q")  # it reads what q_a makes
         found[f"blocks.{b}.norm"] = tuple(name for name in names if name in shapes)
     if not spec.tied:
         found["final_norm"] = ("head",)

@@ -117,7 +117,7 @@ def groups(spec: ModelSpec, b: int) -> Iterator[ScaledGroup]:
     norm = f"blocks.{b}.norm"
     if norm in norms:
         yield ScaledGroup(norms[norm], {norm: None})
-    if isinstance(block, Attention):
+    if isinstance(block, Attention) and block.kind == "attention":
         values = slice(block.q_dim + block.kv_dim, block.q_dim + 2 * block.kv_dim)
         makers: dict[str, slice | None] = {f"blocks.{b}.qkv": values}
         if block.qkv_bias:

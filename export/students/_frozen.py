@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.spec import Attention, Mlp, ModelSpec, Norm
+from edgedec.spec import Attention, ModelSpec, Norm
 
 # Keys and values of a text in one block, [n_kv_heads, T, head_dim] each.
 Past = tuple[Tensor, Tensor]
@@ -24,7 +24,8 @@ Past = tuple[Tensor, Tensor]
 def require_frozen(spec: ModelSpec, blocks: Iterable[int] | None = None) -> None:
     """Refuse a target with blocks of kinds that are not implemented here."""
     for block in spec.blocks if blocks is None else (spec.blocks[b] for b in blocks):
-        if not isinstance(block, Attention | Mlp) or (isinstance(block, Attention) and block.paired):
+        odd = isinstance(block, Attention) and (block.paired or block.sink_logit)
+        if odd or block.kind not in ("attention", "mlp"):
             why = f"it is trained through the target's attention and feed-forward blocks, not {block.kind}"
             raise UsageError(f"{spec.architecture}: {why}; train eagle3 or hydra")
 

@@ -112,3 +112,26 @@ def test_other_limits_are_refused(changes: dict[str, Any], said: str) -> None:
     config |= {"num_local_experts": 4, "num_experts_per_tok": 2} | changes
     with pytest.raises(CheckpointError, match=said):
         architecture(config).spec(config)
+
+
+def test_passes_scale_what_reads_the_norm_of_latent_attention() -> None:
+    from edgedec.export.passes._scaled import readers
+    from edgedec.export.passes.awq import groups
+
+    found = readers(MODELS["latent"])
+    assert found["blocks.0.norm"] == ("blocks.0.q_a", "blocks.0.kv_a")
+    assert found["blocks.2.norm"] == ("blocks.2.q", "blocks.2.kv_a")
+    assert [group.matrices for group in groups(MODELS["latent"], 0)] == [("blocks.0.q_a", "blocks.0.kv_a")]
+
+
+@pytest.mark.parametrize("name", ["latent", "experts of gpt-oss"])
+def test_tools_that_know_attention_by_its_matrices_refuse_these(name: str) -> None:
+    pytest.importorskip("torch", reason="training needs torch")
+    from edgedec.errors import UsageError
+    from edgedec.export.kv_heads import check_heads
+    from edgedec.export.students._frozen import require_frozen
+
+    with pytest.raises(UsageError, match="--kv-heads: the model has"):
+        check_heads(MODELS[name], 0.5)
+    with pytest.raises(UsageError, match="it is trained through the target's attention and feed-forward blocks"):
+        require_frozen(MODELS[name])
