@@ -17,8 +17,10 @@ from edgedec.spec import Attention, Mlp, ModelSpec, Moe
 
 FACTS = ArchitectureFacts((*IGNORED, r"model\.mtp_.*"))
 # Of other models of the family, or of training.
-UNUSED = ("moe_capacity", "moe_gate", "moe_use_aux_free", "moe_aux_loss_lambda", "moe_orthogonal_loss_lambda")
-UNUSED += ("moe_z_loss_lambda", "use_rmsnorm", "fuse_rope", "rope_reorder", "compression_ratio")
+UNUSED = (
+    *("moe_capacity", "moe_gate", "moe_use_aux_free", "moe_aux_loss_lambda", "moe_orthogonal_loss_lambda"),
+    *("moe_z_loss_lambda", "use_rmsnorm", "fuse_rope", "rope_reorder", "compression_ratio"),
+)
 
 
 def sparse(r: ConfigReader) -> list[bool]:

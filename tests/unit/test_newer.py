@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.cache.base import kv_bytes_per_token
+from edgedec.cache.memory import cache_bytes, row_bytes
 from edgedec.errors import BundleCorrupt, CheckpointError
+from edgedec.kernels.cpu.loader import why_not
 from edgedec.models import architecture
-from edgedec.runtime import lacking_kinds
+from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open_runtime
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
@@ -135,3 +138,24 @@ def test_tools_that_know_attention_by_its_matrices_refuse_these(name: str) -> No
         check_heads(MODELS[name], 0.5)
     with pytest.raises(UsageError, match="it is trained through the target's attention and feed-forward blocks"):
         require_frozen(MODELS[name])
+
+
+def test_a_slot_of_latent_attention_holds_one_vector(tmp_path: Path) -> None:
+    """rank + rope_dim values for all heads, in every format and in both kinds of caches."""
+    pytest.importorskip("onnx", reason="bundles are written with onnx")
+    spec = only(CASES[LATENT])
+    block = spec.attention[0]
+    assert (block.n_heads, block.head_dim, block.head_dim) == (4, 64, block.rank + block.rope_dim)
+    bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))
+    for kv, token in (("f32", 256), ("f16", 128), ("int8", 64), ("int4", 32)):
+        assert kv_bytes_per_token(spec, kv) == token
+        runtime = open_runtime("reference", bundle, RuntimeOptions(kv=kv))
+        cache = runtime.new_cache(8)
+        logits_of(runtime, Rows.chain([1, 2, 3], 0), cache)
+        assert cache.data(0).shape[:2] == (1, 1)
+        if why_not() is None:
+            native = open_runtime("native", bundle, RuntimeOptions(kv=kv, threads=1))
+            paged = native.new_cache(100)
+            logits_of(native, Rows.chain([1] * 70, 0), paged)
+            paged.commit(range(70))
+            assert paged.nbytes == cache_bytes(spec, kv, 70, 64) == 2 * 64 * row_bytes(64, kv)
