@@ -110,12 +110,19 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
-    """Cache bytes of one token, and of a full context, for every format of the bundle."""
+    """Cache bytes of one token, and of a full context with the states of recurrent blocks, for every format of the
+    bundle."""
     from edgedec.cache import kv_bytes_per_token
+    from edgedec.cache.memory import cache_bytes
 
-    tokens = {kv: kv_bytes_per_token(manifest.spec, kv) for kv in manifest.kv_formats}
-    context = manifest.spec.context_length
-    return {kv: {"bytes_per_token": n, "bytes_full": n * context} for kv, n in tokens.items()}
+    spec = manifest.spec
+    return {
+        kv: {
+            "bytes_per_token": kv_bytes_per_token(spec, kv),
+            "bytes_full": cache_bytes(spec, kv, spec.context_length),
+        }
+        for kv in manifest.kv_formats
+    }
 
 
 def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:

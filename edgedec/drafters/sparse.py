@@ -46,7 +46,8 @@ _PAGES, _RECENT = 12, 128
 
 def fits(host: DrafterContext) -> bool:
     """Whether `auto` may use it."""
-    return host.runtime.capabilities.views and host.runtime.spec.context_length >= _LONG
+    spec = host.runtime.spec
+    return host.runtime.capabilities.views and bool(spec.attention) and spec.context_length >= _LONG
 
 
 FACTS = DrafterFacts(auto=90, fits=fits, paper="Draft with a part of one's own cache (TriForce; MagicDec)")
