@@ -411,7 +411,27 @@ ZOO: dict[str, Callable[[], Any]] = {
         time_step_limit=[0.3, 1.0],
     ),
     "mamba2_tied": _alone(
-        "Mamba2", 1, num_heads=6, head_dim=24, expand=3, n_groups=1, conv_kernel=4, tie_word_embeddings=True
+        "Mamba2", 3, num_heads=6, head_dim=24, expand=3, n_groups=1, conv_kernel=4, tie_word_embeddings=True
+    ),
+    "jamba": _causal(
+        "Jamba",
+        **EXPERTS,
+        intermediate_size=32,
+        num_hidden_layers=4,
+        num_experts=5,
+        attn_layer_period=3,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=0,
+        mamba_d_state=12,
+        mamba_d_conv=3,
+        mamba_expand=3,
+        mamba_dt_rank=5,
+        mamba_proj_bias=True,
+        rms_norm_eps=0.01,
+    ),
+    "jamba_dense": _causal(
+        "Jamba", 1, num_experts=1, attn_layer_period=3, attn_layer_offset=2, hidden_size=64, tie_word_embeddings=True
     ),
     "mamba": _alone("Mamba", 2, use_bias=True, time_step_rank=5, tie_word_embeddings=False),
     "mamba_tied": _alone("Mamba", 1, expand=3, conv_kernel=4),

@@ -258,6 +258,7 @@ KINDS = {
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
+    "jamba": {"s6", "mlp"},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},

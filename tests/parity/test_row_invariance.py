@@ -98,7 +98,7 @@ MADE_OF_OTHERS = {
         "minimax_m2",
         "qwen2_moe",
     ),
-    *("falcon_mamba", "mamba", "mamba2"),
+    *("falcon_mamba", "jamba", "mamba", "mamba2"),
     *("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
 }

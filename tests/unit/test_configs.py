@@ -61,6 +61,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": HYBRID | SPARSE | {"shared_expert_intermediate_size": 24},
     "olmo_hybrid": HYBRID,
 }
+JAMBA: dict[str, Any] = {
+    "model_type": "jamba",
+    "num_hidden_layers": 9,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "intermediate_size": 32,
+}
 # Models of state-space blocks alone, which know nothing of attention.
 ALONE: dict[str, Any] = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2}
 # The text model inside has a name of its own.
@@ -90,8 +97,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     for name in FAMILY.names():
         own = FAMILY.facts(name)  # diffusion: transformers has none, tests/diffusion
-        if name in WRAPPED or own.diffusion or own.encodes or name in ("mamba", "mamba2", "falcon_mamba"):
-            continue  # of the last three: the next test
+        if name in WRAPPED or own.diffusion or own.encodes or name in (*_STATES, "jamba"):
+            continue  # of the last four: the tests after this one
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
         spec, config = _spec(model_type=name, **changes), {k: v for k, v in LLAMA.items() if k != "model_type"}
@@ -137,7 +144,10 @@ def _shared_size(config: Any) -> int:
     return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
 
 
-@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2"])
+_STATES = ("mamba", "falcon_mamba", "mamba2")
+
+
+@pytest.mark.parametrize("name", _STATES)
 def test_what_a_config_of_state_spaces_alone_leaves_out(name: str) -> None:
     """`hidden_size` is one that the default heads of Mamba-2 fill."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -170,6 +180,10 @@ def test_what_a_config_of_state_spaces_alone_leaves_out(name: str) -> None:
         ({"model_type": "mamba", "num_heads": 4}, "num_heads is not known"),
         ({"model_type": "falcon_mamba", "mixer_rms_eps": 0}, "mixer_rms_eps must be a positive number"),
         ({"model_type": "falcon_mamba", "mixer_rms_eps": 2.0}, "part_eps: 2.0 is out of range"),
+        (LLAMA | JAMBA | {"mamba_inner_layernorms": False}, "mamba_inner_layernorms is false"),
+        (LLAMA | JAMBA | {"attn_layer_offset": 8}, "attn_layer_offset is 8, not below attn_layer_period 8"),
+        (LLAMA | JAMBA | {"num_experts_per_tok": 5}, "top_k: 5 of 4 experts"),
+        (LLAMA | JAMBA | {"sliding_window": 5}, "sliding_window is not known"),
         ({"model_type": "mamba2", "num_heads": 4}, "4 heads of 64 do not fill 96 channels"),
         ({"model_type": "mamba2", "num_heads": 12, "head_dim": 8, "time_step_limit": [1.0, 0.5]}, "two ascending"),
     ],
@@ -178,6 +192,36 @@ def test_state_spaces_alone_are_refused_by_name(changes: dict[str, Any], message
     config = ALONE | changes
     with pytest.raises(CheckpointError, match=message):
         architecture(config).spec(config)
+
+
+def test_what_a_config_of_jamba_leaves_out() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    given = {"vocab_size": 101, "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 32}
+    given |= {"num_hidden_layers": 9}
+    config = given | {"model_type": "jamba"}
+    spec, theirs = architecture(config).spec(config), transformers.AutoConfig.for_model("jamba", **given)
+    block, last = next(iter(spec.recurrent.values())), spec.layers[1][1]
+    assert isinstance(block, S6)
+    assert isinstance(last, Moe)
+    assert (block.inner_size, block.state_size) == (theirs.mamba_expand * 64, theirs.mamba_d_state)
+    assert (block.dt_rank, block.conv_size) == (theirs.mamba_dt_rank, theirs.mamba_d_conv)
+    assert (block.proj_bias, block.part_eps) == (theirs.mamba_proj_bias, theirs.rms_norm_eps)
+    assert (last.n_experts, last.top_k) == (theirs.num_experts, theirs.num_experts_per_tok)
+    assert spec.attention[8].n_kv_heads == theirs.num_key_value_heads
+    assert [layer[0].kind == "attention" for layer in spec.layers] == [
+        kind == "attention" for kind in theirs.layers_block_type
+    ]
+    assert [isinstance(layer[1], Moe) for layer in spec.layers] == [n > 1 for n in theirs.layers_num_experts]
+    assert (spec.tied, spec.context_length) == (theirs.tie_word_embeddings, theirs.max_position_embeddings)
+
+
+def test_which_layers_of_jamba_attend_and_have_experts() -> None:
+    spec = _spec(**JAMBA)
+    assert [layer[0].kind == "attention" for layer in spec.layers] == [i == 4 for i in range(9)]
+    assert [layer[1].kind == "moe" for layer in spec.layers] == [i % 2 == 1 for i in range(9)]
+    assert all(block.rope is None for block in spec.attention.values())
+    one = _spec(**JAMBA | {"num_experts": 1, "expert_layer_period": 1, "expert_layer_offset": 0})
+    assert "moe" not in one.kinds
 
 
 def test_a_context_of_state_spaces_alone_is_what_is_asked() -> None:
