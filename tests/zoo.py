@@ -470,6 +470,28 @@ ZOO: dict[str, Callable[[], Any]] = {
         norm_topk_prob=False,
         layer_types=["full_attention", "conv", "conv"],
     ),
+    "lfm3": _causal(
+        "Lfm3",
+        head_dim=16,
+        norm_eps=1e-4,
+        conv_bias=True,
+        conv_L_cache=5,
+        sliding_window=6,
+        layer_types=["conv", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "lfm3_plain": _causal(
+        "Lfm3",
+        1,
+        head_dim=16,
+        use_sandwich_norm=False,
+        use_attention_gate=False,
+        tie_word_embeddings=False,
+        layer_types=["sliding_attention", "conv", "full_attention"],
+    ),
     "qwen3_next": _causal(
         "Qwen3Next", 1, **EXPERTS | DELTA | SHARED | QWEN, norm_topk_prob=True, attention_bias=True, mlp_only_layers=[1]
     ),

@@ -262,6 +262,7 @@ KINDS = {
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},
+    "lfm3": {"conv", "mlp"},
     "qwen3_next": {"delta", "moe"},
     "qwen3_5": {"delta", "mlp"},
     "qwen3_5_text": {"delta", "mlp"},

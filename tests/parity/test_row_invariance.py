@@ -99,7 +99,17 @@ MADE_OF_OTHERS = {
         "qwen2_moe",
     ),
     *("falcon_mamba", "jamba", "mamba", "mamba2"),
-    *("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
+    *(
+        "lfm2",
+        "lfm2_moe",
+        "lfm3",
+        "qwen3_next",
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "olmo_hybrid",
+    ),
     *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
 }
 MODELS = _models()
