@@ -1,4 +1,4 @@
-"""Models without attention, whose texts keep a state and no slots: exported, drafted for, forked, saved, shared, served.
+"""Models without attention, whose texts keep a state and no slots: exported, drafted, forked, saved, shared, served.
 
 That of Mamba runs on the CPU engine (or the reference), that of Mamba-2 on ONNX Runtime too.
 """
