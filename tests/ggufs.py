@@ -56,6 +56,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         shared_intermediate_size=48,
         tie_word_embeddings=True,
     ),
+    "lfm2": zoo.ZOO["lfm2"],
     "bamba": zoo._causal(
         "Bamba",
         **zoo.MAMBA | UNBOUNDED,
@@ -72,6 +73,7 @@ ARCHITECTURES = {
     **{"qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2"},
     **{"olmoe": "olmoe", "smollm3": "smollm3", "granitemoe": "granitemoe", "bamba": "granitehybrid"},
     "granitemoehybrid": "granitehybrid",
+    "lfm2": "lfm2",
 }
 PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid")
 NAMES = {
@@ -83,12 +85,17 @@ NAMES = {
     "block_sparse_moe.router": "ffn_gate_inp", "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
     "block_sparse_moe.experts.down_proj": "ffn_down_exps", "pre_ff_layernorm": "ffn_norm",
     "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "self_attn.out_proj": "attn_output",
     "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm",
 }  # fmt: skip
 OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
     "model.final_layernorm.weight": "output_norm.weight",
+    "model.embedding_norm.weight": "token_embd_norm.weight",
     "lm_head.weight": "output.weight",
 }
 
@@ -161,15 +168,17 @@ def _metadata(writer: Any, c: Any, arch: str) -> None:
     if arch == "granitehybrid":
         attends = {i for i, kind in enumerate(c.layers_block_type) if kind in ("attention", "full_attention")}
         kv = [kv if i in attends else 0 for i in range(c.num_hidden_layers)]
+    if arch == "lfm2":
+        kv = [kv if kind == "full_attention" else 0 for kind in c.layer_types]
     rotated = int(dim * full.get("partial_rotary_factor", 0.5 if c.model_type == "bamba" else 1.0))
     facts: dict[str, Any] = {
         "block_count": c.num_hidden_layers,
         "context_length": c.max_position_embeddings,
         "embedding_length": c.hidden_size,
-        "feed_forward_length": c.intermediate_size,
+        "feed_forward_length": _inner_size(c),
         "attention.head_count": c.num_attention_heads,
         "attention.head_count_kv": kv,
-        "attention.layer_norm_rms_epsilon": float(c.rms_norm_eps),
+        "attention.layer_norm_rms_epsilon": float(getattr(c, "rms_norm_eps", None) or c.norm_eps),
         "attention.key_length": dim,
         "attention.value_length": dim,
         "rope.dimension_count": rotated,
@@ -181,6 +190,14 @@ def _metadata(writer: Any, c: Any, arch: str) -> None:
     }
     for key, value in facts.items():
         add_value(writer, f"{arch}.{key}", value)
+
+
+def _inner_size(c: Any) -> int:
+    """LFM2's is two thirds of the config's, stretched, rounded up."""
+    if c.model_type != "lfm2":
+        return int(c.intermediate_size)
+    wide = int(c.block_ffn_dim_multiplier * int(2 * c.intermediate_size / 3))
+    return -(-wide // c.block_multiple_of) * c.block_multiple_of
 
 
 def _rope_scaling(rope: Mapping[str, Any], c: Any) -> dict[str, Any]:
@@ -231,6 +248,8 @@ def _special(c: Any, arch: str) -> dict[str, Any]:
             "ssm.group_count": c.mamba_n_groups,
             "rope.scaling.finetuned": c.model_type == "bamba" or c.position_embedding_type == "rope",
         }
+    if arch == "lfm2":
+        found["shortconv.l_cache"] = c.conv_L_cache
     return found
 
 
@@ -286,7 +305,7 @@ def _renamed(name: str, values: Array, c: Any) -> list[tuple[str, Array]]:
         shexp = "_shexp" if c.num_local_experts else ""
         return [(f"{blk}ffn_gate{shexp}.{suffix}", gate), (f"{blk}ffn_up{shexp}.{suffix}", up)]
     theirs = _name(stem, c)
-    if stem == "mamba.conv1d" and suffix == "weight":
+    if stem in ("mamba.conv1d", "conv.conv") and suffix == "weight":
         values = values[:, 0]
     if stem == "mamba.norm":
         values = values.reshape(c.mamba_n_groups, -1)

@@ -248,6 +248,19 @@ def _mamba(f: GgufFacts) -> Config:
     }
 
 
+def _lfm2(f: GgufFacts) -> Config:
+    """Layers without keys and values convolve. The width of the MLP in the file is the final one."""
+    found = _common(f, "lfm2")
+    attends = f.each("attention.head_count_kv", found["num_hidden_layers"])
+    return {key: value for key, value in found.items() if key != "rms_norm_eps"} | {
+        "norm_eps": found["rms_norm_eps"],
+        "layer_types": ["full_attention" if n else "conv" for n in attends],
+        "conv_L_cache": f.whole("shortconv.l_cache", least=1),
+        "conv_bias": _biased(f, "shortconv.in_proj"),
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
 ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -262,6 +275,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "granite": _granite,
     "granitemoe": _granite,
     "granitehybrid": _granite_hybrid,
+    "lfm2": _lfm2,
     "dream": lambda f: _common(f, "Dream"),
     "llada": lambda f: llada(f, _common(f, "llada"), _biased(f, "attn_q")),
     "llada-moe": lambda f: llada_moe(f, _common(f, "llada_moe"), _experts(f), _biased(f, "attn_q")),

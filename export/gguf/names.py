@@ -9,6 +9,8 @@ from edgedec.models import Part, Source
 from edgedec.spec import Block, ModelSpec, Moe
 
 OUTER = {"embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+# What stands for it in files of LFM2.
+OTHER_OUTER = {"final_norm": "token_embd_norm.weight"}
 IGNORED = (r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight", r"blk\.\d+\.attn_rot_embd")
 BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention": {
@@ -36,6 +38,15 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "down": ("ffn_down_exps.weight",),
         "shared_gate_up": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
         "shared_down": ("ffn_down_shexp.weight",),
+    },
+    "conv": {
+        "norm": ("attn_norm.weight",),
+        "in_proj": ("shortconv.in_proj.weight",),
+        "in_proj_bias": ("shortconv.in_proj.bias",),
+        "conv": ("shortconv.conv.weight",),
+        "conv_bias": ("shortconv.conv.bias",),
+        "out_proj": ("shortconv.out_proj.weight",),
+        "out_proj_bias": ("shortconv.out_proj.bias",),
     },
     "ssm": {
         "norm": ("attn_norm.weight",),
@@ -70,7 +81,8 @@ def named(spec: ModelSpec, tensors: Iterable[str], times: Mapping[str, float]) -
     "blocks.7.gate_up" -> blk.3.ffn_gate.weight over blk.3.ffn_up.weight
     """
     there = frozenset(tensors)
-    found: dict[str, Source] = {name: (Part(OUTER[name]),) for name in spec.tensors() if name in OUTER}
+    outer = OUTER | {name: path for name, path in OTHER_OUTER.items() if OUTER[name] not in there and path in there}
+    found: dict[str, Source] = {name: (Part(outer[name]),) for name in spec.tensors() if name in outer}
     for b, block in enumerate(spec.blocks):
         for tensor in block.tensors(spec.hidden_size):
             paths = [f"blk.{spec.layer_of(b)}.{path}" for path in _paths(block, tensor, spec.layer_of(b), there)]
