@@ -6,7 +6,6 @@ exported on machines that cannot hold it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFo
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
-from edgedec.export.moved import check_moved, moved
+from edgedec.export.moved import moved, part_shape
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.renamed import renamed, replaced, together
@@ -119,7 +118,7 @@ class Checkpoint:
 
     def _stacked(self, part: Part) -> StackedPart:
         matrix = self.tensors.get(part.name)
-        plain = isinstance(matrix, IntegerMatrix) and not part.add and not part.exp and not part.moved
+        plain = isinstance(matrix, IntegerMatrix) and part.plain
         rows = self._part_shape(part)[0]
         return StackedPart(
             matrix if plain and isinstance(matrix, IntegerMatrix) else None,
@@ -211,26 +210,21 @@ class Checkpoint:
     def _part_shape(self, part: Part) -> tuple[int, ...]:
         if part.name not in self.tensors:
             raise BadTensor(f"{part.name}: missing from {self.folder}")
-        shape = self.tensors[part.name].shape
-        if not shape:
-            raise BadTensor(f"{part.name}: a scalar has no rows")
-        if part.vector:
-            shape = (math.prod(shape),)
-        elif part.flat and len(shape) > 2:
-            shape = (math.prod(shape[:-1]), shape[-1])
-        a, b = part.rows or (0, shape[0])
-        if not 0 <= a <= b <= shape[0]:
-            raise BadTensor(f"{part.name}: has {shape[0]} rows, not {a} to {b}")
-        return check_moved(part, (b - a, *shape[1:]))
+        return part_shape(part, self.tensors[part.name].shape)
 
     def _fill(self, out: Array, part: Part, row: int) -> None:
         """Rows from `row` of `part` on, as many as `out` has."""
-        values = self._moved(part, row, out.shape) if part.moved else self._stored_values(part, row, out.shape)
+        values = self._values(part, row, out.shape)
         with np.errstate(over="ignore"):  # what overflows is refused below
             np.multiply(np.exp(values) if part.exp else values, np.float32(part.times), out=out)
         np.add(out, np.float32(part.add), out=out)
         if not np.isfinite(out).all():
             raise BadTensor(f"{part.name}: holds values that are not finite")
+
+    def _values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
+        if part.ones:
+            return np.ones(shape, np.float32)
+        return self._moved(part, row, shape) if part.moved else self._stored_values(part, row, shape)
 
     def _stored_values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
         row += part.rows[0] if part.rows else 0

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.spec import Attention, ModelSpec
-from edgedec.spec.newer import LATENT, SINK_LOGIT, newer
+from edgedec.spec.newer import CLIP, GATES, SINK_LOGIT, newer
 
 Array = NDArray[np.float64]
 Read = Callable[[str, int, int], NDArray[np.float32]]
@@ -55,7 +55,8 @@ def check_heads(spec: ModelSpec, heads: Heads) -> None:
     """UsageError where a model cannot have so many key and value heads in each attention block."""
     if not spec.attention:
         raise UsageError("--kv-heads: the model has no attention")
-    others = [fact for fact in newer(spec) if fact in (SINK_LOGIT, LATENT)]
+    others = [fact for fact in newer(spec) if fact in (CLIP, GATES, SINK_LOGIT)]
+    others += ["latent attention"] if "latent" in spec.kinds else []
     if others:
         raise UsageError(f"--kv-heads: the model has {', '.join(others)}, of which no heads are combined")
     if isinstance(heads, float) and not 0 < heads < 1:

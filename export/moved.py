@@ -1,6 +1,8 @@
-"""Rows of a checkpoint that are stored in another order than a bundle has them (`models.Part`)."""
+"""Parts of tensors of a checkpoint (`models.Part`): their shapes, and rows that are stored in another order."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -9,7 +11,23 @@ from edgedec.export.safetensors import Array
 from edgedec.models import Part
 
 
-def check_moved(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
+def part_shape(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a part of a tensor of `shape`; BadTensor if it has no such part."""
+    if not shape and not part.vector:
+        raise BadTensor(f"{part.name}: a scalar has no rows")
+    if part.ones:
+        return (part.rows[1] - part.rows[0] if part.rows else shape[-1],)
+    if part.vector:
+        shape = (math.prod(shape),)
+    elif part.flat and len(shape) > 2:
+        shape = (math.prod(shape[:-1]), shape[-1])
+    a, b = part.rows or (0, shape[0])
+    if not 0 <= a <= b <= shape[0]:
+        raise BadTensor(f"{part.name}: has {shape[0]} rows, not {a} to {b}")
+    return _in_order(part, (b - a, *shape[1:]))
+
+
+def _in_order(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of the stored rows `shape` once they are in order; BadTensor if they cannot be."""
     if part.transposed:
         if len(shape) != 2:

@@ -13,7 +13,7 @@ from edgedec.errors import CheckpointError
 from edgedec.export.safetensors import Stored, read_header, read_json_list, read_optional
 from edgedec.models import Part, Source
 from edgedec.spec import Dense, Mlp, ModelSpec, Output
-from edgedec.spec.encoder import Squash
+from edgedec.spec.encoder import Squash, squash_of
 
 MODULES, PROMPTS, SETTINGS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 POOLS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
@@ -46,7 +46,7 @@ class Modules:
         if self.output.kind == "terms":
             act = next(block.activation for block in spec.blocks if isinstance(block, Mlp))
             width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
-            return replace(spec, output=replace(self.output, dense=(Dense(width, True, act, "layer"),)))
+            return replace(spec, output=replace(self.output, dense=(Dense(width, True, squash_of(act), "layer"),)))
         return replace(spec, output=self.output, tied=True)
 
 

@@ -26,6 +26,8 @@ class Part:
     `transposed`: these rows are the columns of what is meant. `halves` (size, first, count): of each `size` rows of
     what is read, those from `first` to `first + count` are stored in pairs, a0 b0 a1 b1 .., and meant as halves, a0 a1
     .. b0 b1 ..: heads whose neighbouring channels turn together, or a gate and an up side by side.
+
+    `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none.
     """
 
     name: str
@@ -37,11 +39,17 @@ class Part:
     vector: bool = False
     transposed: bool = False
     halves: tuple[int, int, int] | None = None
+    ones: bool = False
 
     @property
     def moved(self) -> bool:
         """Whether rows are read in another order than they are stored in."""
         return self.transposed or self.halves is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether its rows are stored rows, but for a factor."""
+        return not (self.add or self.exp or self.moved or self.ones)
 
 
 Source = tuple[Part, ...]

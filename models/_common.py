@@ -36,6 +36,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu2": "relu2",
+    "xielu": "xielu",
 }
 IGNORED = (r".*rotary_emb\.inv_freq", r"lm_head\.weight")
 REQUIRED: Any = object()
@@ -140,13 +143,13 @@ class Heads(TypedDict):
     scale: float
 
 
-def sizes(r: ConfigReader, *, tied: bool, eps: float = 1e-6) -> Sizes:
+def sizes(r: ConfigReader, *, tied: bool, eps: float = 1e-6, eps_key: str = "rms_norm_eps") -> Sizes:
     """The common fields of the model; the keywords are what the architecture assumes where the config is silent."""
     return Sizes(
         architecture=r.text("model_type"),
         vocab_size=r.whole("vocab_size"),
         hidden_size=r.whole("hidden_size"),
-        norm_eps=r.number("rms_norm_eps", eps),
+        norm_eps=r.number(eps_key, eps),
         tied=r.flag("tie_word_embeddings", tied),
     )
 

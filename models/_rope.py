@@ -22,11 +22,13 @@ def rope_table(
     layer_type: str | None = None,
     legacy: bool = True,
     partial: bool = False,
+    share: float = 1.0,
 ) -> ConfigReader:
     """The rope facts of a config, whichever way it is written, as one table with its defaults filled in.
 
     New: `rope_parameters`, one table, or one for each layer type. Old: `rope_theta` and `rope_scaling`;
-    `legacy`: do the old keys apply to this layer type? `partial`: a part of a head may be rotated.
+    `legacy`: do the old keys apply to this layer type? `partial`: a part of a head may be rotated, `share` of it where
+    nothing is said.
     """
     scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
     nested = bool(layer_type and set(parameters) & set(LAYER_TYPES) and not (legacy and scaling))
@@ -44,6 +46,8 @@ def rope_table(
     if original is not None:
         table["original_max_position_embeddings"] = original
     table.setdefault("original_max_position_embeddings", r.whole("max_position_embeddings"))
+    if partial:
+        table.setdefault("partial_rotary_factor", share)
     answer = ConfigReader(table, f"{r.where} rope parameters")
     if not partial and answer.number("partial_rotary_factor", 1.0) != 1.0:
         raise answer.fail("partial_rotary_factor", "is not supported by this architecture")

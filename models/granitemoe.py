@@ -25,7 +25,7 @@ GRANITE: Names = {
         "down": (Part("block_sparse_moe.output_linear.weight", flat=True),),
     },
 }
-LAST = ("o", "o_bias", "down", "shared_down", "out_proj", "out_proj_bias")
+LAST = ("o", "o_bias", "down", "down_bias", "shared_down", "out_proj", "out_proj_bias")
 
 
 def granite_heads(r: ConfigReader) -> Heads:

@@ -13,7 +13,8 @@ from edgedec.models._common import IGNORED, ConfigReader, finish, heads, windows
 from edgedec.models._names import Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.lfm2 import CONV, LFM2, LFM2_OUTER, lfm_sizes, short_conv
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Rope
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Norm, Rope
+from edgedec.spec.newer import GATES, newer
 
 # The gate's name as published comes first; transformers writes the other in memory.
 FACTS = ArchitectureFacts(IGNORED, renames=(("self_attn.gate_proj", "self_attn.g_proj"),))
@@ -72,9 +73,10 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     length, kinds = context_length(r, tables[0], context), layer_kinds(r)
     if r.flag("attention_bias", False):
         raise r.fail("attention_bias", "is true, which is not supported beside gates without a bias")
-    after = "rms" if r.flag("use_sandwich_norm", True) else "none"
-    gate = "head" if r.flag("use_attention_gate", True) else "none"
-    attention = Attention(**heads(r, kv_heads=4, head_dim=128), qk_norm="head", gate=gate, post_norm=after)
+    after: Norm = "rms" if r.flag("use_sandwich_norm", True) else "none"
+    attention = Attention(**heads(r, kv_heads=4, head_dim=128), qk_norm="head", post_norm=after)
+    if r.flag("use_attention_gate", True):
+        attention = replace(attention, gate="head")
     spans = windows(r, [kind == KINDS[2] for kind in kinds], r.maybe_whole("sliding_window", 256), length)
     conv = replace(short_conv(r, 7), post_norm=after)
     mlp = Mlp(r.whole("intermediate_size"), post_norm=after)
@@ -92,6 +94,6 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
-    gated = spec.gated
+    gated = GATES in newer(spec)
     names = LFM3 if gated else {**LFM3, "attention": LFM3["attention"] | {"qkv": _PROJECTIONS[:3]}}
     return named(spec, names, outer=LFM2_OUTER)

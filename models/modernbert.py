@@ -11,6 +11,7 @@ from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, activation, finish, sliding
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Dense, EncoderEntry, Mlp, ModelSpec, Output
+from edgedec.spec.encoder import squash_of
 
 FACTS = ArchitectureFacts((r"head\..*", r"decoder\..*", r"classifier\..*"), prefixes=("model.",), encodes=True)
 SCORES = "ModernBertForSequenceClassification"
@@ -61,7 +62,7 @@ def _output(r: ConfigReader, hidden: int) -> Output:
     bias = r.flag("classifier_bias", False)
     if pool not in ("cls", "mean"):
         raise r.fail("classifier_pooling", f"{pool!r} is not cls or mean")
-    return e.score(r, pool, Dense(hidden, bias, act, "layer")) if e.is_score(r, SCORES) else Output()
+    return e.score(r, pool, Dense(hidden, bias, squash_of(act), "layer")) if e.is_score(r, SCORES) else Output()
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:

@@ -59,10 +59,14 @@ class NativeModel:
             final_norm=self._norm(spec.final_norm, "final_norm"),
             blocks=blocks,
             ropes=ropes,
+            head_bias=self._vector("head_bias"),
+            positions=self._vector("positions"),
+            entry_norm=self._norm(spec.entry.norm if spec.entry else "none", "entry_norm"),
+            n_positions=spec.entry.positions if spec.entry else 0,
         )
 
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
-        made = structs.BlockStruct(kind=cpu.KINDS[block.kind])
+        made = structs.BlockStruct(kind=cpu.KINDS[block.kind], branch=block.branch)
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
@@ -116,8 +120,12 @@ class NativeModel:
             softcap=block.softcap,
             gate=block.gate_dim,
             **self._matrices(prefix, "qkv o"),
-            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit"),
+            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit q_norm_bias k_norm_bias"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
+            slopes=self._numbers(block.slopes),
+            inner_norm=self._norm(block.inner_norm, f"{prefix}inner_norm"),
+            clip=block.clip,
+            qk_norm_last=block.qk_norm_last,
         )
 
     def _latent(self, prefix: str, block: LatentAttention) -> structs.LatentStruct:
@@ -141,6 +149,8 @@ class NativeModel:
             down=self._tensor(prefix + "down"),
             up_bias=self._vector(f"{prefix}{block.up}_bias"),
             down_bias=self._vector(prefix + "down_bias"),
+            inner_norm=self._norm(block.inner_norm, f"{prefix}inner_norm"),
+            xielu=self._vector(prefix + "xielu"),
         )
 
     def _power_law(self, prefix: str, block: PowerLaw) -> structs.PowerLawStruct:
@@ -234,6 +244,13 @@ class NativeModel:
 
     def _vectors(self, prefix: str, names: str) -> dict[str, int | None]:
         return {name: self._vector(prefix + name) for name in names.split()}
+
+    def _numbers(self, values: tuple[float, ...]) -> int | None:
+        """The address of facts as f32; None of none."""
+        if not values:
+            return None
+        self._keep.append(array := np.array(values, np.float32))
+        return address(array)
 
     def _norm(self, kind: str, name: str) -> structs.NormStruct:
         return structs.NormStruct(cpu.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))

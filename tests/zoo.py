@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
+from zoo_golden import NORM, less_one  # noqa: E402
 
 SIZES: dict[str, Any] = mimo.SMALL | {
     "pad_token_id": None,
@@ -54,16 +55,24 @@ GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+OLMO3_ROPES = {
+    "full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 24},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+HEADS = {"num_key_value_heads": 4}
+NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
+# Of families whose configs know no other heads and sizes.
+OLDER = {key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "intermediate_size")}
+HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 # Experts of 16 or 32 inner dims: whole groups of 16 rows. More of them than are chosen, and no power of two.
 EXPERTS = {"num_experts_per_tok": 2, "hidden_size": 64}
-GRANITE = EXPERTS | {
-    "intermediate_size": 16,
-    "num_local_experts": 5,
+MULTIPLIERS = {
     "embedding_multiplier": 1.5,
     "attention_multiplier": 0.4,
     "residual_multiplier": 0.6,
     "logits_scaling": 1.25,
 }
+GRANITE = EXPERTS | MULTIPLIERS | {"intermediate_size": 16, "num_local_experts": 5}
 # Two groups that share B and C, steps that the limits clip at both ends, a convolution of another size than the usual.
 MAMBA = {
     "mamba_n_heads": 8,
@@ -132,6 +141,11 @@ def _alone(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
     return lambda: _random(name, f"{name}ForCausalLM", {**ALONE, **config}, seed)
 
 
+def _older(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
+    head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    return lambda: _random(name, head, {**OLDER, **config}, seed)
+
+
 def _gemma3_wrapper() -> Any:
     text = GEMMA | {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
     config = {"text_config": text, "vision_config": VISION, "mm_tokens_per_image": 1}
@@ -152,12 +166,6 @@ def _without(name: str) -> dict[str, Any]:
     return {key: value for key, value in SIZES.items() if key != name}
 
 
-def less_one(name: str, config_name: str) -> bool:
-    """Whether a norm's weight is stored less 1."""
-    qwen = config_name.lower().replace("_", "").startswith(("qwen3next", "qwen35"))
-    return "gemma" in config_name.lower() or (qwen and "linear_attn" not in name and "visual" not in name)
-
-
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
@@ -166,7 +174,7 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
         for name, weight in model.named_parameters():
             spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
             spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, to be seen
-            middle = 1.0 if name.endswith(("norm.weight", "norm_f.weight")) and not less_one(name, config_name) else 0.0
+            middle = 1.0 if NORM.search(name) and not less_one(name, config_name) else 0.0
             weight.copy_(middle + spread * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
             if name.endswith("e_score_correction_bias"):
@@ -180,6 +188,62 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
 
 
 ZOO: dict[str, Callable[[], Any]] = {
+    # ---- dense decoders ----
+    "granite": _causal("Granite", **MULTIPLIERS, attention_bias=True, mlp_bias=True),
+    "olmo3": _causal("Olmo3", num_hidden_layers=4, sliding_window=5, rope_parameters=OLMO3_ROPES),
+    "starcoder2": _causal("Starcoder2", sliding_window=6, tie_word_embeddings=False, norm_epsilon=1e-3),
+    "starcoder2_tied": _causal("Starcoder2", 1, use_bias=False, hidden_act="relu"),
+    "seed_oss": _causal("SeedOss", head_dim=16, attention_out_bias=True, mlp_bias=True),
+    "exaone4": _causal("Exaone4", num_hidden_layers=4, sliding_window=5, sliding_window_pattern=3),
+    "exaone4_full": _causal("Exaone4", 1, sliding_window=None, layer_types=["full_attention"] * 3),
+    "glm": _causal("Glm", head_dim=24, rope_parameters=HALF_ROPE),
+    "glm4": _causal("Glm4", head_dim=16, rope_parameters=HALF_ROPE, attention_bias=False),
+    "ernie4_5": _causal("Ernie4_5", head_dim=20, use_bias=True, tie_word_embeddings=False),
+    "helium": _causal("Helium", hidden_size=64, head_dim=16, attention_bias=True),
+    "ministral": _causal(
+        "Ministral",
+        head_dim=16,
+        sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_hidden_layers=4,
+    ),
+    "gemma": _causal("Gemma", head_dim=16, attention_bias=True),
+    "stablelm": _causal("StableLm", use_qkv_bias=True, rope_parameters=HALF_ROPE),
+    "stablelm_beside": _causal("StableLm", 1, qk_layernorm=True, use_parallel_residual=True, rope_parameters=HALF_ROPE),
+    "phi": _causal("Phi", rope_parameters=HALF_ROPE),
+    "phi_normed": _causal("Phi", 1, rope_parameters=HALF_ROPE, qk_layernorm=True, hidden_act="gelu"),
+    "gpt_neox": _causal("GPTNeoX", **HEADS, rope_parameters=HALF_ROPE),
+    "gpt_neox_in_turn": _causal("GPTNeoX", 1, **HEADS, use_parallel_residual=False, hidden_act="gelu_new"),
+    "cohere": _causal("Cohere", use_qk_norm=True, logit_scale=0.7, tie_word_embeddings=False),
+    "cohere2": _causal("Cohere2", num_hidden_layers=4, sliding_window=5, logit_scale=0.7, attention_bias=True),
+    "arcee": _causal("Arcee", head_dim=12, attention_bias=True, mlp_bias=True),
+    "nemotron": _causal("Nemotron", head_dim=12, rope_parameters=HALF_ROPE, attention_bias=True, mlp_bias=True),
+    "jais2": _causal("Jais2"),
+    "olmo": _causal("Olmo", clip_qkv=0.9),
+    "hunyuan_v1_dense": _causal("HunYuanDenseV1", head_dim=12, attention_bias=True, rope_parameters=NTK_ALPHA),
+    "persimmon": _causal("Persimmon", **HEADS, rope_parameters=HALF_ROPE),
+    "nanochat": _causal("NanoChat", final_logit_softcapping=3.0),
+    "apertus": _causal("Apertus", attention_bias=True),
+    "bitnet": _causal("BitNet"),
+    "gpt2": _older("GPT2", n_inner=72, n_positions=96, scale_attn_by_inverse_layer_idx=True),
+    "gpt_bigcode": _older("GPTBigCode", n_inner=72, n_positions=96),
+    "gpt_bigcode_heads": _older("GPTBigCode", 1, multi_query=False, n_positions=96, tie_word_embeddings=False),
+    "opt": _older("OPT", ffn_dim=72, activation_function="gelu", word_embed_proj_dim=48, tie_word_embeddings=False),
+    "bloom": _older("Bloom", num_attention_heads=6, max_position_embeddings=None),
+    "mpt": _older(
+        "Mpt", num_attention_heads=6, max_position_embeddings=None, max_seq_len=96, attn_config={"clip_qkv": 0.9}
+    ),
+    "gptj": _older("GPTJ", n_inner=72, n_positions=96, rotary_dim=8),
+    "codegen": _older("CodeGen", n_inner=72, n_positions=96, rotary_dim=6),
+    "falcon": _older("Falcon", ffn_hidden_size=72, multi_query=True, bias=True),
+    "falcon_grouped": _older(
+        "Falcon", 1, ffn_hidden_size=72, new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False
+    ),
+    "falcon_in_turn": _older("Falcon", 2, ffn_hidden_size=72, multi_query=False, parallel_attn=False),
+    "ministral3": _causal("Ministral3", head_dim=16, rope_parameters=YARN | {"llama_4_scaling_beta": 0.1}),
+    "vaultgemma": _causal(
+        "VaultGemma", **GEMMA, attn_logit_softcapping=4.0, final_logit_softcapping=6.0, attention_bias=True
+    ),
     "llama": _causal("Llama", head_dim=20, rms_norm_eps=1e-5, rope_parameters=LLAMA3),
     "llama_bias_yarn_tied": _causal(
         "Llama", 1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=YARN

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,9 @@ GOLDEN = Path(__file__).with_name("golden")
 PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
+# Names of weights of norms, and of embeddings, in all families.
+NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+)\.weight$")
+EMBEDDING = re.compile(r"embed_tokens|embed_in|word_embeddings\.|wte|wpe")
 # transformers has no class of its own for it.
 _NOT_THERE = {"mimo"}
 
@@ -70,9 +74,14 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
         return config | {"head_dim": 64}
     if "text_config" in config and "linear_key_head_dim" in config["text_config"]:
         return config | {"text_config": fitted(config["text_config"])}
-    if config.get("head_dim", 16) % 16:
+    if "rotary_dim" in config:
+        return config | {"rotary_dim": 16, "hidden_size": 32 * config["num_attention_heads"]}
+    partial = config.get("rope_parameters", {}).get("partial_rotary_factor", 1.0) < 1
+    if config.get("head_dim", 16) % 16 or (partial and "head_dim" in config):
         return config | {"head_dim": 32}
-    return config if "head_dim" in config or "hidden_size" not in config else config | {"hidden_size": 64}
+    if "head_dim" in config or "hidden_size" not in config:
+        return config
+    return config | {"hidden_size": (32 if partial else 16) * config.get("num_attention_heads", 4)}
 
 
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -> Path:
@@ -83,21 +92,21 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -
     drawn = {}
     for name, shape in tensors.items():
         rng = np.random.default_rng(crc32(name.encode()))
-        spread = 0.3 if len(shape) == 1 else 2.0 / shape[-1] ** 0.5
+        spread = 0.3 if len(shape) < 2 else 2.0 / shape[-1] ** 0.5
         spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, and to be seen
-        spread *= 0.5 if "embed_tokens" in name else 1.0
-        norm = name.endswith(("norm.weight", "norm_f.weight")) and not _less_one(name, config["model_type"])
-        middle = 1.0 if norm else 0.0
-        drawn[name] = (middle + spread * rng.standard_normal(shape)).astype(np.float32)
+        spread *= 0.5 if EMBEDDING.search(name) else 1.0
+        middle = 1.0 if NORM.search(name) and not less_one(name, config["model_type"]) else 0.0
+        drawn[name] = np.asarray(middle + spread * rng.standard_normal(shape), np.float32)
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
-def _less_one(name: str, model_type: str) -> bool:
-    """Whether a norm's weight is stored less 1."""
-    qwen = model_type.startswith(("qwen3_next", "qwen3_5")) and "linear_attn" not in name and "visual" not in name
-    return "gemma" in model_type or qwen
+def less_one(name: str, family: str) -> bool:
+    """Whether a norm's weight is stored less 1. family: a model type, or what the name of its class begins with."""
+    family = family.lower().replace("_", "")
+    qwen = family.startswith(("qwen3next", "qwen35"))
+    return "gemma" in family or family == "nemotron" or (qwen and "linear_attn" not in name and "visual" not in name)
 
 
 def logits_of_transformers(folder: Path, ids: list[int]) -> NDArray[np.float32]:
@@ -147,8 +156,8 @@ def _make(part: str, models: list[str]) -> None:
     recipes, arrays, random = dict[str, Any](), dict[str, Any](), zoo._random
     if (GOLDEN / f"{part}.npz").is_file():
         recipes = {name: recipe for name, (of, recipe) in _recipes().items() if of == part and name in zoo.ZOO}
-        with np.load(GOLDEN / f"{part}.npz") as kept:
-            arrays = {key: kept[key] for key in kept if key.rsplit(".", 1)[0] in recipes}
+        with np.load(GOLDEN / f"{part}.npz") as old:
+            arrays = {key: old[key] for key in old if key.rsplit(".", 1)[0] in recipes}
     for name in models:
         with TemporaryDirectory() as place:
             folder = Path(place)
@@ -162,6 +171,7 @@ def _make(part: str, models: list[str]) -> None:
             arrays[f"{name}.text"] = np.array(text_of_transformers(drawn), np.int16)
         recipes[name] = {"config": config, "tensors": tensors}
         print(name, f"{arrays[f'{name}.logits'].std():.2f}", arrays[f"{name}.text"][-8:])
+    recipes = dict(sorted(recipes.items()))
     (GOLDEN / f"{part}.json.xz").write_bytes(lzma.compress(json.dumps(recipes).encode()))
     np.savez_compressed(GOLDEN / f"{part}.npz", **arrays)
 

@@ -15,6 +15,7 @@ from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.spec import ModelSpec
+from edgedec.spec.branches import first_beside
 
 _PLAIN = Outputs()
 
@@ -95,6 +96,10 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         raise UsageError(f"blocks {list(blocks)}: must be ascending")
     if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
         raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")
+    if call.hidden is not None and len(blocks) and first_beside(spec, blocks[0]) != blocks[0]:
+        raise UsageError(
+            f"hidden states before block {blocks[0]}: it reads those before {first_beside(spec, blocks[0])}"
+        )
     if call.hidden is not None:
         _check_shape("hidden", call.hidden.shape, (call.rows.count, spec.hidden_size))
 

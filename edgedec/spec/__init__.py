@@ -14,6 +14,7 @@ from functools import cached_property
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
+from edgedec.spec.branches import check_branches
 from edgedec.spec.conv import Conv
 from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
@@ -62,8 +63,8 @@ Stateful = Conv | Delta | S6 | Ssm
 @dataclass(frozen=True)
 class ModelSpec:
     """The whole arithmetic of a model. A block makes after(x + post_norm(f(norm(x)))) of the hidden state x. causal: a
-    row sees no later one; in an encoder all rows of a text see each other. entry, output: of a text encoder
-    (`spec.encoder`)."""
+    row sees no later one; in an encoder all rows of a text see each other. entry: what becomes of embeddings
+    before the first block; output: of a text encoder (both `spec.encoder`); head_bias: of the logits."""
 
     architecture: str
     vocab_size: int
@@ -79,6 +80,7 @@ class ModelSpec:
     causal: bool = True
     entry: EncoderEntry | None = None
     output: Output | None = None
+    head_bias: bool = False
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -109,7 +111,7 @@ class ModelSpec:
     def encoder(self) -> bool:
         """Whether its blocks are other than a decoder's, besides what becomes of their rows."""
         after = any(block.after != "none" for block in self.blocks)
-        return not self.causal or self.entry is not None or after
+        return not self.causal or (self.entry is not None and self.output is not None) or after
 
     @cached_property
     def opaque(self) -> bool:
@@ -178,6 +180,7 @@ class ModelSpec:
             raise BundleCorrupt(f"{where}.layers: opaque layers beside others, or beside ropes")
         check_ropes(self, where)
         check_encoder(self, where)
+        check_branches(self, where)
         return self
 
     def _check_rope(self, block: Attention, where: str) -> None:
@@ -206,6 +209,8 @@ class ModelSpec:
             shapes |= self.output.tensors(self.hidden_size, self.vocab_size)
         elif not self.tied:
             shapes["head"] = (self.vocab_size, self.hidden_size)
+        if self.head_bias:
+            shapes["head_bias"] = (self.vocab_size,)
         return shapes
 
     def block_tensors(self, b: int) -> Shapes:

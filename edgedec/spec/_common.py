@@ -8,7 +8,7 @@ from typing import Literal
 from edgedec.errors import BundleCorrupt
 
 Norm = Literal["rms", "layer", "none"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 Shapes = dict[str, tuple[int, ...]]
 LARGEST = 1 << 24
 

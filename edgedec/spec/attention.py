@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Literal
 
 from edgedec.errors import BundleCorrupt
@@ -17,7 +18,13 @@ class Attention:
     and distance key - query from -d to d, beyond these the nearest (0: none). `embedding_norm`: of the embedding of the
     row's token, which is read before the normed state ("none": it is not read). `sink_logit`: each head has a learned
     score of no token, which takes its part of the softmax and has no value (gpt-oss); not `sinks`, which are tokens.
-    `gate`: the output is multiplied by a sigmoid of further rows of `qkv`, one a head or one a channel."""
+    `gate`: the output is multiplied by a sigmoid of further rows of `qkv`, one a head or one a channel.
+
+    `qk_norm`: of queries and keys, each head by itself with weights of all ("head") or its own ("heads"), or all heads
+    as one row ("full"); `qk_norm_kind`: which norm; `qk_norm_last`: after the rope. `clip`: q, k and v are cut to
+    -clip .. clip first (0: they are not). `slopes`: of each head, times key - query position, added to its scores
+    (ALiBi). `inner_norm`: of the heads' outputs before the last matrix. `branch`: the next block reads the state that
+    this one reads, and both are added (`spec.branches`)."""
 
     n_heads: int
     n_kv_heads: int
@@ -27,7 +34,7 @@ class Attention:
     window: int | None = None
     sinks: int = 0
     softcap: float = 0.0
-    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_norm: Literal["none", "head", "full", "heads"] = "none"
     qkv_bias: bool = False
     o_bias: bool = False
     norm: Norm = "rms"
@@ -37,6 +44,12 @@ class Attention:
     distances: int = 0
     sink_logit: bool = False
     gate: Literal["none", "head", "channel"] = "none"
+    qk_norm_kind: Norm = "rms"
+    qk_norm_last: bool = False
+    clip: float = 0.0
+    slopes: tuple[float, ...] = ()
+    inner_norm: Norm = "none"
+    branch: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
@@ -76,10 +89,10 @@ class Attention:
             shapes["distance"] = (2 * self.distances + 1, self.n_heads)
         if self.sink_logit:
             shapes["sink_logit"] = (self.n_heads,)
-        if self.qk_norm == "head":
-            shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
-        if self.qk_norm == "full":
-            shapes |= {"q_norm": (self.q_dim,), "k_norm": (self.kv_dim,)}
+        if self.qk_norm != "none":
+            q, k = (self.head_dim, self.head_dim) if self.qk_norm == "head" else (self.q_dim, self.kv_dim)
+            shapes |= norm_tensors(self.qk_norm_kind, "q_norm", q) | norm_tensors(self.qk_norm_kind, "k_norm", k)
+        shapes |= norm_tensors(self.inner_norm, "inner_norm", self.q_dim)
         if self.qkv_bias:
             shapes["qkv_bias"] = (self.qkv_rows,)
         if self.o_bias:
@@ -99,3 +112,9 @@ class Attention:
             raise BundleCorrupt(f"{where}: {self.n_heads} heads do not share {self.n_kv_heads} kv heads evenly")
         if self.window is not None and self.window < 1:
             raise BundleCorrupt(f"{where}.window: {self.window} is out of range")
+        if self.qk_norm_kind == "none" or (self.qk_norm_last and self.qk_norm not in ("head", "heads")):
+            raise BundleCorrupt(f"{where}.qk_norm: a {self.qk_norm_kind} norm, or one of all heads after the rope")
+        if not 0 <= self.clip < inf:
+            raise BundleCorrupt(f"{where}.clip: {self.clip} is out of range")
+        if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):
+            raise BundleCorrupt(f"{where}.slopes: must be a finite number for each of {self.n_heads} heads")

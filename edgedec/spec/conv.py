@@ -21,6 +21,7 @@ class Conv:
     post_norm: Norm = "none"
     kind: Literal["conv"] = "conv"
     after: ClassVar[Norm] = "none"
+    branch: ClassVar[bool] = False
     # Besides its last inputs it keeps nothing.
     n_heads: ClassVar[int] = 0
     head_dim: ClassVar[int] = 0

@@ -39,6 +39,7 @@ class Delta:
     post_norm: Norm = "none"
     kind: Literal["delta"] = "delta"
     after: ClassVar[Norm] = "none"
+    branch: ClassVar[bool] = False
 
     @property
     def inner_size(self) -> int:

@@ -1,7 +1,8 @@
-"""What a text encoder has besides blocks: what enters the first block, and what becomes of the rows after the last.
+"""What a text encoder has besides blocks: what enters the first block, and what becomes of the rows after the last. A
+decoder may have the first: GPT-2's learned positions, BLOOM's norm.
 
-The host computes both in float32 (`edgedec.encoding`), so every runtime that runs the blocks runs the encoder: a text
-is rows given by their embeddings, and its result the hidden state after the last block.
+Of an encoder the host computes both in float32 (`edgedec.encoding`), so every runtime that runs the blocks runs the
+encoder: a text is rows given by their embeddings, and its result the hidden state after the last block.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from edgedec.errors import BundleCorrupt
-from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 
 if TYPE_CHECKING:
     from edgedec.spec import ModelSpec
@@ -49,6 +50,13 @@ class Dense:
     bias: bool = True
     activation: Squash = "none"
     norm: Norm = "none"
+
+
+def squash_of(activation: Activation) -> Squash:
+    """The activation of a block as that of an output's layer."""
+    if activation == "relu2" or activation == "xielu":
+        raise BundleCorrupt(f"an output whose layer has the activation {activation}")
+    return activation
 
 
 @dataclass(frozen=True)
@@ -95,8 +103,14 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
             raise BundleCorrupt(f"{where}.entry.positions: {entry.positions} of a context of {spec.context_length}")
     if output is not None:
         _check_output(spec, output, where)
-    if output is None and (entry is not None or not spec.causal):
+    if output is None and not spec.causal:
         raise BundleCorrupt(f"{where}.output: is missing; the model encodes texts")
+    if output is None and entry is not None and (entry.types or entry.width or spec.paired):
+        raise BundleCorrupt(f"{where}.entry: a decoder has positions and a norm there, no types and no other width")
+    if spec.head_bias and output is not None:
+        raise BundleCorrupt(f"{where}.head_bias: belongs to a decoder")
+    if any(block.branch for block in spec.blocks) and (output is not None or spec.paired):
+        raise BundleCorrupt(f"{where}.branch: belongs to a decoder that reads states only")
     if not spec.causal and (set(spec.kinds) - {"attention", "mlp", "moe"} or spec.original_length):
         raise BundleCorrupt(f"{where}.causal: rows that see later ones in a model of {', '.join(spec.kinds)} blocks")
     if not spec.causal and any(block.sinks for block in spec.attention.values()):

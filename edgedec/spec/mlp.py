@@ -10,7 +10,8 @@ from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require
 
 @dataclass(frozen=True)
 class Mlp:
-    """Two matrices with an activation between them; gated ones have gate and up in one."""
+    """Two matrices with an activation between them; gated ones have gate and up in one. xielu has four numbers of its
+    own; `inner_norm`: of what the last matrix reads; `branch`: as of attention."""
 
     inner_size: int
     gated: bool = True
@@ -19,6 +20,8 @@ class Mlp:
     norm: Norm = "rms"
     post_norm: Norm = "none"
     after: Norm = "none"
+    inner_norm: Norm = "none"
+    branch: bool = False
     kind: Literal["mlp"] = "mlp"
 
     @property
@@ -35,6 +38,9 @@ class Mlp:
         shapes = self.matrices(hidden)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
+        shapes |= norm_tensors(self.inner_norm, "inner_norm", self.inner_size)
+        if self.activation == "xielu":
+            shapes["xielu"] = (4,)
         if self.bias:
             shapes |= {f"{self.up}_bias": (self.up_rows,), "down_bias": (hidden,)}
         return shapes

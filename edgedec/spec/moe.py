@@ -29,7 +29,7 @@ ALPHA, LIMIT = 1.702, 7.0
 @dataclass(frozen=True)
 class Moe:
     """`scale` multiplies all weights of routed experts; `shared_size`: inner size of an expert that every row passes,
-    its output times sigmoid(x . shared_gate) if `shared_gate`."""
+    its output times sigmoid(x . shared_gate) if `shared_gate`; `branch`: as of attention."""
 
     n_experts: int
     top_k: int
@@ -49,6 +49,7 @@ class Moe:
     norm: Norm = "rms"
     post_norm: Norm = "none"
     after: Norm = "none"
+    branch: bool = False
     kind: Literal["moe"] = "moe"
 
     def tensors(self, hidden: int) -> Shapes:
@@ -90,6 +91,8 @@ class Moe:
         if self.clamped and self.activation != "silu":
             raise BundleCorrupt(f"{where}.clamped: has an activation of its own, not {self.activation}")
         self._check_groups(where)
+        if self.activation == "xielu":
+            raise BundleCorrupt(f"{where}.activation: experts have no xielu")
         if self.shared_gate and not self.shared_size:
             raise BundleCorrupt(f"{where}.shared_gate: there is no shared expert")
         if 2 * self.inner_size % LANES:

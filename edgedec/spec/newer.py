@@ -3,7 +3,7 @@ others."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgedec.spec.attention import Attention
 from edgedec.spec.moe import Moe
@@ -11,18 +11,32 @@ from edgedec.spec.moe import Moe
 if TYPE_CHECKING:
     from edgedec.spec import Block, ModelSpec
 
+BRANCH = "blocks side by side"
+RELU2 = "squared ReLU"
+XIELU = "xIELU"
+HEAD_BIAS = "a bias of the head"
+ENTRY = "learned positions, a norm or a matrix after the embedding"
+QK_NORM = "norms of queries and keys other than RMS norms before the rope"
+CLIP = "clipped queries, keys and values"
+SLOPES = "ALiBi"
+INNER_NORM = "a norm before the last matrix of a block"
 SINK_LOGIT = "attention with a score of no token"
 GATES = "gates of attention"
 EXPERT_BIAS = "experts with biases"
 CLAMPED = "clamped experts"
 CHOICE_BIAS = "experts chosen by softmax and a bias"
-NEWER = (SINK_LOGIT, GATES, EXPERT_BIAS, CLAMPED, CHOICE_BIAS)
+# In the order in which refusals name them.
+NEWER = (
+    *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
+    *(CLAMPED, CHOICE_BIAS),
+)
 _KINDS = frozenset(("conv", "delta", "latent", "s6"))
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:
     """The facts that a model has, in words."""
-    found = {fact for block in spec.blocks for fact, on in _of(block).items() if on}
+    own = {HEAD_BIAS: spec.head_bias, ENTRY: spec.entry is not None and spec.output is None}
+    found = {fact for facts in (own, *map(_of, spec.blocks)) for fact, on in facts.items() if on}
     return tuple(fact for fact in NEWER if fact in found)
 
 
@@ -31,13 +45,26 @@ def is_newer(spec: ModelSpec) -> bool:
     return bool(newer(spec) or _KINDS & set(spec.kinds))
 
 
-def _of(block: Block) -> dict[str, bool]:
+def _of(block: Block) -> dict[str, Any]:
+    activation, inner = getattr(block, "activation", ""), getattr(block, "inner_norm", "none")
+    found = {
+        BRANCH: getattr(block, "branch", False),
+        RELU2: activation == "relu2",
+        XIELU: activation == "xielu",
+        INNER_NORM: inner != "none",
+    }
     if isinstance(block, Attention):
-        return {SINK_LOGIT: block.sink_logit, GATES: block.gate != "none"}
+        found |= {
+            QK_NORM: block.qk_norm == "heads" or block.qk_norm_kind != "rms" or block.qk_norm_last,
+            CLIP: block.clip,
+            SLOPES: block.slopes,
+            SINK_LOGIT: block.sink_logit,
+            GATES: block.gate != "none",
+        }
     if isinstance(block, Moe):
-        return {
+        found |= {
             EXPERT_BIAS: block.bias or block.logit_bias,
             CLAMPED: block.clamped,
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
         }
-    return {}
+    return found

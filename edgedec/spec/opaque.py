@@ -22,6 +22,7 @@ class Opaque:
     norm: ClassVar[Norm] = "none"
     post_norm: ClassVar[Norm] = "none"
     after: ClassVar[Norm] = "none"
+    branch: ClassVar[bool] = False
 
     @property
     def kv_dim(self) -> int:

@@ -30,6 +30,7 @@ class S6:
     post_norm: Norm = "none"
     kind: Literal["s6"] = "s6"
     after: ClassVar[Norm] = "none"
+    branch: ClassVar[bool] = False
     # Its state is that of one head as wide as all channels.
     n_heads: ClassVar[int] = 1
 

@@ -16,7 +16,8 @@ from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 
 @dataclass(frozen=True)
 class Ssm:
-    """`n_groups` groups of heads share B and C; `norm_groups`: parts of a row that the gated norm treats apart."""
+    """`n_groups` groups of heads share B and C; `norm_groups`: parts of a row that the gated norm treats apart;
+    `branch`: as of attention."""
 
     n_heads: int
     head_dim: int
@@ -29,6 +30,7 @@ class Ssm:
     proj_bias: bool = False
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    branch: bool = False
     kind: Literal["ssm"] = "ssm"
     after: ClassVar[Norm] = "none"
 

@@ -72,7 +72,7 @@ class GgufCheckpoint(Checkpoint):
 
     def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
         """Parts of other types than the kept ones are rounded."""
-        plain = all(part.add == 0 and not part.exp for part in source)
+        plain = all(part.plain for part in source)
         if block != BLOCK or not plain or (fmt != "int4" and fmt != "int8"):
             return None
         if not any(fmt in KEPT.get(self.tensors[part.name].dtype, ()) for part in source):

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.layout import Layout
-from edgedec.export.onnx.common import norm
+from edgedec.export.onnx.common import norm, scalar
 from edgedec.export.onnx.layout import CACHE_TYPE, CallInputs, Shape
 from edgedec.spec import Attention, ModelSpec
 
@@ -29,14 +29,16 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     gate = ""
     if block.gate_dim:
         qkv, gate = g.split(qkv, [block.qkv_rows - block.gate_dim, block.gate_dim])
-    heads = _split_heads(g, spec, block, qkv, p)
+    if block.clip:
+        qkv = g.node("Clip", [qkv, scalar(g, -block.clip), scalar(g, block.clip)])
+    heads = _turned_heads(g, layout, block, qkv, p) if block.qk_norm_last else _split_heads(g, spec, block, qkv, p)
     past, present = _cache(g, spec, b, step)
     inputs = [
         *heads,
         *past,
         step.seqlens,
         step.total,
-        *_rope(g, layout, block),
+        *(["", ""] if block.qk_norm_last else _rope(g, layout, block)),
         *_tree_inputs(g, spec, block, step),
         g.vector(f"{p}.sink_logit") if block.sink_logit else "",
     ]
@@ -47,6 +49,7 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     mixed = g.nodes("GroupQueryAttention", inputs, [f"{p}.mixed", *present], domain=MICROSOFT, **attrs)[0]
     if gate:
         mixed = _gated(g, block, mixed, gate)
+    mixed = norm(g, block.inner_norm, mixed, f"{p}.inner_norm", spec.norm_eps)
     return g.linear(mixed, f"{p}.o", f"{p}.o_bias" if block.o_bias else None)
 
 
@@ -67,22 +70,50 @@ def _split_heads(g: Graph, spec: ModelSpec, block: Attention, qkv: str, p: str) 
     if block.qk_norm == "none":
         return qkv, "", ""
     q, k, v = g.split(qkv, [block.q_dim, block.kv_dim, block.kv_dim])
-    how = _head_norm if block.qk_norm == "head" else _full_norm
-    return how(g, spec, block, q, f"{p}.q_norm"), how(g, spec, block, k, f"{p}.k_norm"), v
+    return _normed(g, spec, block, q, f"{p}.q_norm"), _normed(g, spec, block, k, f"{p}.k_norm"), v
+
+
+def _normed(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
+    how = {"head": _head_norm, "heads": _heads_norm, "full": _full_norm}[block.qk_norm]
+    return how(g, spec, block, x, name)
+
+
+def _turned_heads(g: Graph, layout: Layout, block: Attention, qkv: str, p: str) -> tuple[str, str, str]:
+    """q and k turned by the rows' positions, then normed; v."""
+    q, k, v = g.split(qkv, [block.q_dim, block.kv_dim, block.kv_dim])
+    if block.rope is not None:
+        positions, tables = g.input("position_ids", INT64, [1, "rows"]), _rope(g, layout, block)
+        pairs = 2 * len(layout.spec.ropes[block.rope].inv_freq)
+        part = pairs if pairs < block.head_dim else 0
+        q, k = (
+            g.node("RotaryEmbedding", [x, positions, *tables], domain=MICROSOFT, num_heads=n, rotary_embedding_dim=part)
+            for x, n in ((q, block.n_heads), (k, block.n_kv_heads))
+        )
+    return _normed(g, layout.spec, block, q, f"{p}.q_norm"), _normed(g, layout.spec, block, k, f"{p}.k_norm"), v
 
 
 def _full_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
-    return norm(g, "rms", x, name, spec.norm_eps)
+    return norm(g, block.qk_norm_kind, x, name, spec.norm_eps)
 
 
 def _head_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
     heads = g.reshaped(x, [0, 0, -1, block.head_dim])
-    return g.reshaped(norm(g, "rms", heads, name, spec.norm_eps), [0, 0, -1])
+    return g.reshaped(norm(g, block.qk_norm_kind, heads, name, spec.norm_eps), [0, 0, -1])
+
+
+def _heads_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
+    """Each head normed by itself, then times the weights of all."""
+    op = "LayerNormalization" if block.qk_norm_kind == "layer" else "SimplifiedLayerNormalization"
+    ones = g.constant(np.ones(block.head_dim, np.float32))
+    heads = g.node(op, [g.reshaped(x, [0, 0, -1, block.head_dim]), ones], axis=-1, epsilon=spec.norm_eps, stash_type=1)
+    y = g.node("Mul", [g.reshaped(heads, [0, 0, -1]), g.vector(name)])
+    return g.node("Add", [y, g.vector(f"{name}_bias")]) if block.qk_norm_kind == "layer" else y
 
 
 def _attributes(block: Attention, step: CallInputs) -> dict[str, Any]:
+    turns = block.rope is not None and not block.qk_norm_last
     attrs: dict[str, Any] = {"num_heads": block.n_heads, "kv_num_heads": block.n_kv_heads}
-    attrs |= {"scale": block.scale, "softcap": block.softcap, "do_rotary": int(block.rope is not None)}
+    attrs |= {"scale": block.scale, "softcap": block.softcap, "do_rotary": int(turns)}
     if step.kv in ("int8", "int4"):
         attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
         attrs |= {"kv_cache_bit_width": 8 if step.kv == "int8" else 4}
@@ -112,6 +143,10 @@ def _tree_inputs(g: Graph, spec: ModelSpec, block: Attention, step: CallInputs) 
         return "", ""
     number = spec.windows.index((block.window, block.sinks))
     bias = g.input(f"attention_bias.{number}", FLOAT, [1, 1, "rows", "total"])
+    if block.slopes:
+        apart = g.input("key_distance", FLOAT, [1, 1, "rows", "total"])
+        slopes = g.constant(np.array(block.slopes, np.float32).reshape(1, -1, 1, 1))
+        bias = g.node("Add", [bias, g.node("Mul", [slopes, apart])])
     return g.input("position_ids", INT64, [1, "rows"]), bias
 
 

@@ -27,8 +27,22 @@ def activation(g: Graph, kind: Activation, x: str) -> str:
             return g.node("QuickGelu", [x], domain=MICROSOFT, alpha=1.0)
         case "relu":
             return g.node("Relu", [x])
+        case "relu2":
+            positive = g.node("Relu", [x])
+            return g.node("Mul", [positive, positive])
         case _:
             return g.node("Gelu", [x], approximate="tanh" if kind == "gelu_tanh" else "none")
+
+
+def xielu(g: Graph, x: str, name: str) -> str:
+    """xIELU by the four stored numbers `name` (`edgedec.runtimes.reference.numeric`)."""
+    p, n, b, eps = g.split(g.vector(name), [1, 1, 1, 1])
+    p, n = g.node("Softplus", [p]), g.node("Add", [b, g.node("Softplus", [n])])
+    above = g.node("Mul", [p, g.node("Mul", [x, x])])
+    power = g.node("Exp", [g.node("Min", [x, eps])])
+    below = g.node("Mul", [n, g.node("Sub", [g.node("Sub", [power, scalar(g, 1.0)]), x])])
+    bent = g.node("Where", [g.node("Greater", [x, scalar(g, 0.0)]), above, below])
+    return g.node("Add", [bent, g.node("Mul", [b, x])])
 
 
 def gated(g: Graph, kind: Activation, gate_up: str, inner: int) -> str:

@@ -12,6 +12,7 @@ from edgedec.export.layout import Layout
 from edgedec.export.onnx import attention, conv, delta, mlp, moe, ssm
 from edgedec.export.onnx.common import capped, ints, norm, scalar
 from edgedec.export.onnx.layout import CallInputs
+from edgedec.spec.branches import first_beside
 
 MODEL = "model"
 EMIT: dict[str, Callable[[Graph, Layout, int, str, CallInputs], str]] = {
@@ -56,12 +57,25 @@ def write_whole_model(folder: Path, layout: Layout, kv: str, name: str = MODEL, 
     return _model_graph(g, layout, kv).save(folder)
 
 
-def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
-    """Block b: hidden -> after(hidden + post_norm(f(norm(hidden))))."""
+def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs, read: str = "") -> str:
+    """Block b: hidden -> after(hidden + post_norm(f(norm(read)))). read: the state that it reads, if not hidden."""
     facts, p, eps = layout.spec.blocks[b], f"blocks.{b}", layout.spec.norm_eps
-    y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, x, f"{p}.norm", eps), step)
+    y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, read or x, f"{p}.norm", eps), step)
     summed = g.node("Add", [x, norm(g, facts.post_norm, y, f"{p}.post_norm", eps)], out=f"{p}.out")
     return norm(g, facts.after, summed, f"{p}.after_norm", eps)
+
+
+def blocks_of(g: Graph, layout: Layout, blocks: Iterable[int], x: str, step: CallInputs) -> str:
+    """Blocks one after another; of one alone, what it reads besides the state is an input."""
+    chosen, read = list(blocks), x
+    for b in chosen:
+        first = first_beside(layout.spec, b)
+        if first == b:
+            read = x
+        elif first not in chosen:
+            read = g.input("beside", FLOAT, [1, "rows", layout.spec.hidden_size])
+        x = block(g, layout, b, x, step, read)
+    return x
 
 
 def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:
@@ -72,8 +86,7 @@ def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:
     step = CallInputs("", "", kv)
     if any(b in spec.attention for b in chosen):
         step = CallInputs(g.input("seqlens_k", INT32, [1]), g.input("total_sequence_length", INT32, []), kv)
-    for b in chosen:
-        x = block(g, layout, b, x, step)
+    x = blocks_of(g, layout, chosen, x, step)
     g.node("Identity", [x], out="hidden_out")
     if len(chosen) == 1 and chosen[0] in spec.attention:
         g.node("Identity", [attention.query(g, chosen[0])], out="query")
@@ -84,7 +97,8 @@ def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:
 def _head(g: Graph, layout: Layout, x: str) -> str:
     """hidden -> logits."""
     spec = layout.spec
-    y = g.linear(norm(g, spec.final_norm, x, "final_norm", spec.norm_eps), "embed" if spec.tied else "head")
+    bias = "head_bias" if spec.head_bias else None
+    y = g.linear(norm(g, spec.final_norm, x, "final_norm", spec.norm_eps), "embed" if spec.tied else "head", bias)
     return capped(g, y, spec.final_softcap)
 
 
@@ -107,8 +121,13 @@ def _embed_graph(layout: Layout) -> Graph:
 
 def _embed(g: Graph, layout: Layout, ids: str) -> str:
     """ids [batch, rows] -> hidden [batch, rows, hidden]."""
-    x, scale = g.lookup(ids, "embed"), layout.spec.embed_scale
-    return x if scale == 1.0 else g.node("Mul", [x, scalar(g, scale)])
+    spec, x, scale = layout.spec, g.lookup(ids, "embed"), layout.spec.embed_scale
+    x = x if scale == 1.0 else g.node("Mul", [x, scalar(g, scale)])
+    if spec.entry is None:
+        return x
+    if spec.entry.positions:
+        x = g.node("Add", [x, g.lookup(g.input("position_ids", INT64, [1, "rows"]), "positions")])
+    return norm(g, spec.entry.norm, x, "entry_norm", spec.norm_eps)
 
 
 def _model_graph(g: Graph, layout: Layout, kv: str) -> Graph:
@@ -117,8 +136,7 @@ def _model_graph(g: Graph, layout: Layout, kv: str) -> Graph:
     x = _embed(g, layout, g.input("input_ids", INT64, ["batch", "rows"]))
     g.output("logits", FLOAT, ["batch", 1, spec.vocab_size])
     step = _chain_step(g, g.input("attention_mask", INT64, ["batch", "total"]), kv)
-    for b in range(spec.n_blocks):
-        x = block(g, layout, b, x, step)
+    x = blocks_of(g, layout, range(spec.n_blocks), x, step)
     last = g.node("Slice", [x, ints(g, -1), ints(g, np.iinfo(np.int64).max), ints(g, 1)])
     g.node("Identity", [_head(g, layout, last)], out="logits")
     return g

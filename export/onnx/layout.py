@@ -53,6 +53,12 @@ def whole_model_reason(spec: ModelSpec) -> str | None:
         return "its attention reads embeddings beside the state"
     if any(block.sinks for block in spec.attention.values()):
         return "a window with sinks needs a mask"
+    if spec.entry is not None and spec.entry.positions:
+        return "its learned positions are no input"
+    if any(block.qk_norm_last for block in spec.attention.values()):
+        return "norms of queries and keys after the rope need positions"
+    if any(block.slopes for block in spec.attention.values()):
+        return "ALiBi needs a mask"
     if len({_cache_shape(block) for block in spec.attention.values()}) != 1:
         return "its attention blocks differ in heads or dims"
     return unsupported(spec)

@@ -17,9 +17,9 @@ from edgedec.kernels.cpu.structs import ModelStruct, StepsStruct
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4, "int3": 5, "int2": 6}
 LAYOUTS = {"rows": 0, "interleave16": 1}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
 NORMS = {"none": 0, "rms": 1, "layer": 2}
-QK_NORMS = {"none": 0, "head": 1, "full": 2}
+QK_NORMS = {"none": 0, "head": 1, "full": 2, "heads": 3}
 KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "power_law": 6, "latent": 7, "s6": 9, "conv": 10, "delta": 11}
 PART_NORMS = {"none": 0, "plain": 1, "rms": 2}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}

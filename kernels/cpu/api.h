@@ -27,13 +27,18 @@ struct ed_norm {
 
 struct ed_attention {
   int32_t heads, kv_heads, head_dim, rope, window, sinks, qk_norm, distances;  // rope -1: none; window 0: none
-  float scale, softcap;                                                       // qk_norm 0: none, 1: by head, 2: full
+  float scale, softcap;  // qk_norm 0: none, 1: by head, 2: full, 3: by head, with weights of its own
   ed_tensor qkv, o;
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
   ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
   int32_t gate, unused;   // rows of qkv after the values: a sigmoid of each multiplies the output; of a head or a channel each
   const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
   const float* sink_logit;  // [heads]: a score of no token, which has no value; null: none
+  const float *q_norm_bias, *k_norm_bias;  // null: q and k are normed by their root mean square, else by LayerNorm
+  const float* slopes;                     // [heads], times key - row position added to scores; null: nothing
+  ed_norm inner_norm;                      // of what `o` reads
+  float clip;                              // q, k and v are cut to -clip .. clip first; 0: they are not
+  int32_t qk_norm_last;                    // 1: q and k by head are normed after the rope
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -41,6 +46,8 @@ struct ed_mlp {
   int32_t inner, gated, activation, reserved;
   ed_tensor up, down;
   const float *up_bias, *down_bias;
+  ed_norm inner_norm;  // of what `down` reads
+  const float* xielu;  // [4], of that activation (edgedec/runtimes/reference/numeric.py)
 };
 
 // Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down. router 0: softmax over all, then the top_k
@@ -105,9 +112,10 @@ struct ed_latent {
 };
 
 // kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta; the pointer of that kind is set (and attention and mlp
-// for power_law, attention for latent), the others are null.
+// for power_law, attention for latent), the others are null. branch 1: the next block reads what this one reads, and both
+// are added.
 struct ed_block {
-  int32_t kind, reserved;
+  int32_t kind, branch;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   const ed_attention* attention;
   const ed_mlp* mlp;
@@ -134,6 +142,10 @@ struct ed_model {
   ed_norm final_norm;
   const ed_block* blocks;
   const ed_rope* ropes;
+  const float* head_bias;  // [vocab], or null
+  const float* positions;  // [n_positions, hidden], added to embeddings of tokens; or null
+  ed_norm entry_norm;      // of embeddings of tokens, with their positions
+  int32_t n_positions, reserved;
 };
 
 // ---- caches ------------------------------------------------------------------------------------

@@ -212,6 +212,24 @@ static Spans vectors(const Sight& all) {
   return {{sinks, rest}};
 }
 
+// ALiBi: what is added to the scores of a query by the positions of keys.
+ED_IN void slope(const Work& w, int query, Span span) {
+  static const float LANE[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const int row = w.row(query);
+  const float by = w.a.slopes[w.head * w.a.group() + (w.q0 + query) % w.a.group()];
+  const int64_t own = w.a.row_at[row];
+  float* x = w.scores(query);
+  if (!w.a.slot_at) {
+    for (int k = span.lo; k < span.hi; k += 16) {
+      const vf apart = vadd(vload(LANE), vset((float)(w.base + k - own)));
+      vstore(x + k, vadd(vload(x + k), vmul(vset(by), apart)));
+    }
+    return;
+  }
+  for (int k = span.lo; k < min(span.hi, w.sights[query].hi); k++)
+    x[k] += by * (float)(w.a.slot_at[w.a.slot(row, w.base + k)] - own);
+}
+
 // Softcap and bias; -inf where the query does not see; the maximum.
 static float top(const Work& w, int query) {
   float* x = w.scores(query);
@@ -224,6 +242,7 @@ static float top(const Work& w, int query) {
       const float* of_key = w.distances(query) + w.base;
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(of_key + k)));
     }
+    if (w.a.slopes) slope(w, query, span);
     if (w.a.bias)
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(w.a.bias + w.base + k)));
     hide(w, query, span, -INFINITY);

@@ -23,6 +23,7 @@ struct AttentionScratch {
   std::unique_ptr<ViewedAttention> viewed;
   std::vector<size_t> kept_at;  // by sequence
   std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
+  std::vector<int64_t> row_at;                // positions of the call's rows, where there are slopes
 };
 
 constexpr size_t MAX_KEPT = 8u << 20;  // floats of weights that are kept for attention sums, in one call
@@ -70,6 +71,7 @@ class AttentionBlock : public Block {
     s_.viewed->run(call, s_.views);
     const float* y = latent_ ? latent_->values(s_.attn_out.p, call.rows) : s_.attn_out.p;
     if (m_.gate) gate(call.rows);
+    engine_.norm_wide(m_.inner_norm, s_.attn_out.p, call.rows, q_dim_);
     const QuantizedActivations a = engine_.quantize(y, call.rows, o_);
     engine_.residual(call, block_, o_, a, y, m_.o_bias);
   }
@@ -81,11 +83,13 @@ class AttentionBlock : public Block {
   void plan(const BlockCall& call);
   void keep_weights(const BlockCall& call);
   void spread_distances(const BlockCall& call);
+  void place_rows(const BlockCall& call);
   // Of the largest text, in whole chunks.
   int64_t reach() const { return reach_; }
   Attention view(const SequenceRows& s, SlotPositions& positions);
   void store(const BlockCall& call);
-  void norm_heads(float* q, float* k) const;
+  void norm_heads(float* q, float* k, int kv_head) const;
+  void norm_part(float* x, const float* weight, const float* bias, int n) const;
   void rope_heads(float* q, float* k, int64_t position) const;
   void bend_heads(float* q, int row, int kv_head) const;
   void store_row(const Attention& a, int kv_head, int slot, const float* k) const;
@@ -118,7 +122,7 @@ QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
     for (int r = begin; r < end; r++) {
       float* to = s_.pair.p + 2 * r * hidden;
       engine_.norm_row(m_.embedding_norm, call.embeddings + r * hidden, to);
-      engine_.norm_row(block_.norm, call.hidden + r * hidden, to + hidden);
+      engine_.norm_row(block_.norm, call.input + r * hidden, to + hidden);
     }
   });
   return engine_.quantize(s_.pair.p, call.rows, qkv_);
@@ -126,16 +130,19 @@ QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
 
 void AttentionBlock::project(const BlockCall& call) {
   Product p{};
-  p.w = qkv_, p.a = paired() ? pair(call) : engine_.norm(block_.norm, call.hidden, call.rows, qkv_);
+  p.w = qkv_, p.a = paired() ? pair(call) : engine_.norm(block_.norm, call.input, call.rows, qkv_);
   p.bias = m_.qkv_bias, p.rows = call.rows, p.out = s_.qkv.p, p.stride = width_;
   engine_.multiply(p);
   engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, s_.qkv.p, width_);
-  if (m_.qk_norm != 2) return;
+  if (m_.qk_norm != 2 && !m_.clip) return;
   engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
       float* q = s_.qkv.p + (size_t)r * width_;
-      k_.norm(q, m_.q_norm, q_dim_, engine_.model().norm_eps, q);
-      k_.norm(q + q_dim_, m_.k_norm, kv_dim_, engine_.model().norm_eps, q + q_dim_);
+      if (m_.clip)
+        for (int i = 0; i < width_; i++) q[i] = q[i] > m_.clip ? m_.clip : q[i] < -m_.clip ? -m_.clip : q[i];
+      if (m_.qk_norm != 2) continue;
+      norm_part(q, m_.q_norm, m_.q_norm_bias, q_dim_);
+      norm_part(q + q_dim_, m_.k_norm, m_.k_norm_bias, kv_dim_);
     }
   });
 }
@@ -144,6 +151,7 @@ void AttentionBlock::project(const BlockCall& call) {
 void AttentionBlock::plan(const BlockCall& call) {
   s_.views.clear();
   if (s_.slot_positions.size() < call.sequences.size()) s_.slot_positions.resize(call.sequences.size());
+  if (m_.slopes) place_rows(call);
   for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i]));
   keep_weights(call);
   s_.plan.make(call, s_.views, engine_.pool().size());
@@ -186,6 +194,12 @@ void AttentionBlock::spread_distances(const BlockCall& call) {
     }
 }
 
+void AttentionBlock::place_rows(const BlockCall& call) {
+  s_.row_at.clear();
+  for (const SequenceRows& s : call.sequences)
+    s_.row_at.insert(s_.row_at.end(), s.pending.positions + s.pending.first, s.pending.positions + s.pending.first + s.rows);
+}
+
 Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
   const AttentionState& state = *static_cast<const AttentionState*>(s.state);
   Attention a{};
@@ -202,7 +216,10 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
   if (tree.text) a.text = s.rows;
   if (m_.distance && tree.text) a.distance = s_.distance.p + reach(), a.distance_stride = 2 * reach() + CHUNK;
-  if (m_.window && (s.view || !(state.identity() && tree.base == state.start()))) {
+  const bool ranked = state.identity() && tree.base == state.start();
+  if (m_.slopes) a.slopes = m_.slopes, a.row_at = s_.row_at.data() + s.row;
+  if (m_.slopes && !ranked) positions.fill(state, s), a.slot_at = positions.all.data();
+  if (m_.window && (s.view || !ranked)) {
     positions.fill(state, s);
     a.slot_positions = positions.all.data();
     a.row_positions = s.pending.positions + s.pending.first;
@@ -222,8 +239,10 @@ void AttentionBlock::store(const BlockCall& call) {
       const int at = s.pending.first + row - s.row;
       float* q = s_.qkv.p + (size_t)row * width_ + (size_t)head * group_ * d_;
       float* k = s_.qkv.p + (size_t)row * width_ + q_dim_ + (size_t)head * d_;
-      if (m_.qk_norm == 1) norm_heads(q, k);
+      const bool by_head = m_.qk_norm == 1 || m_.qk_norm == 3;
+      if (by_head && !m_.qk_norm_last) norm_heads(q, k, head);
       if (m_.rope >= 0) rope_heads(q, k, s.pending.positions[at]);
+      if (by_head && m_.qk_norm_last) norm_heads(q, k, head);
       if (curvature_) bend_heads(q, row, head);
       store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
       if (s.queries)
@@ -233,10 +252,22 @@ void AttentionBlock::store(const BlockCall& call) {
 }
 
 // The query heads of one kv head, and its key.
-void AttentionBlock::norm_heads(float* q, float* k) const {
+void AttentionBlock::norm_heads(float* q, float* k, int kv_head) const {
+  const bool own = m_.qk_norm == 3;
+  const auto at = [](const float* all, size_t head, size_t dim) { return all ? all + head * dim : nullptr; };
+  for (int h = 0; h < group_; h++) {
+    const size_t head = own ? (size_t)kv_head * group_ + h : 0;
+    norm_part(q + (size_t)h * d_, at(m_.q_norm, head, d_), at(m_.q_norm_bias, head, d_), d_);
+  }
+  const size_t head = own ? kv_head : 0;
+  norm_part(k, at(m_.k_norm, head, d_), at(m_.k_norm_bias, head, d_), d_);
+}
+
+// n values of a query or key in place.
+void AttentionBlock::norm_part(float* x, const float* weight, const float* bias, int n) const {
   const float eps = engine_.model().norm_eps;
-  for (int h = 0; h < group_; h++) k_.norm(q + (size_t)h * d_, m_.q_norm, d_, eps, q + (size_t)h * d_);
-  k_.norm(k, m_.k_norm, d_, eps, k);
+  if (bias) k_.layer_norm(x, weight, bias, n, eps, x);
+  else k_.norm(x, weight, n, eps, x);
 }
 
 void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {

@@ -40,6 +40,7 @@ struct SequenceRows {
 // A block is run on `rows` rows of one or several sequences, side by side.
 struct BlockCall {
   float* hidden;  // [rows, hidden], in and out
+  const float* input;  // [rows, hidden], what the block reads: hidden, or the state before the blocks beside it
   const float* embeddings;  // [rows, hidden] of the rows' tokens; null in a model none of whose blocks reads them
   int rows;
   int64_t active;  // the same number: the same sequences of the same engine call

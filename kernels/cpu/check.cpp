@@ -37,7 +37,7 @@ bool runs_fit(const ed_view& v, int kv_heads, int slots) {
 }
 
 bool view_fits(const ed_view& v, const ed_block& block, int slots) {
-  if (!block.attention || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
+  if (!block.attention || block.attention->slopes || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
   const int kv_heads = block.attention->kv_heads;
   for (int head = 0; head < kv_heads; head++)
     if (v.sinks[head] < 0 || v.recent[head] < 0 || v.pages[head] < -1) return false;
@@ -71,6 +71,7 @@ int Engine::check_sequence(const ed_sequence& s) const {
   if (embeds && !all_tokens(s, model_.vocab)) return 2;
   for (int i = 0; i < s.n_blocks; i++)
     if (s.blocks[i] < 0 || s.blocks[i] >= model_.n_blocks || (i && s.blocks[i] <= s.blocks[i - 1])) return 4;
+  if (s.input && blocks_of(s) > 0 && beside(block_of(s, 0))) return 4;
   for (int i = 0; i < s.n_hidden; i++) {
     const int block = s.hidden_blocks[i];
     if (block < -1 || block >= model_.n_blocks) return 4;
@@ -88,6 +89,9 @@ int Engine::check_tree(const ed_sequence& s) const {
   for (int64_t i = s.first; i < count; i++)
     for (const ed_rope& rope : ropes_)
       if (s.positions[i] < 0 || s.positions[i] >= rope.positions) return 3;
+  const bool placed = model_.positions && !s.input;
+  for (int64_t i = s.first; placed && i < count; i++)
+    if (s.positions[i] < 0 || s.positions[i] >= model_.n_positions) return 3;
   bool tree = false;
   for (int64_t i = 0; i < count; i++) {
     if (s.parents && (s.parents[i] < -1 || s.parents[i] >= i)) return 7;

@@ -70,7 +70,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &gather_, &embeddings_, &embeddings_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -155,11 +155,14 @@ void Engine::embed() {
 
 void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
   kernels_.embed(matrix(model_.embed), (int)s.tokens[s.first + at], model_.embed_scale, to);
+  if (model_.positions) kernels_.add(model_.positions + s.positions[s.first + at] * model_.hidden, model_.hidden, to);
+  norm_row(model_.entry_norm, to, to);
 }
 
 // ---- the blocks ------------------------------------------------------------------------------------
 
 void Engine::run_block(int block) {
+  if (blocks_[block].branch && !beside(block)) keep_input();
   choose(block);
   if (running_.empty()) return;
   call_.sequences.clear(), call_.rows = 0, call_.active = active_;
@@ -173,10 +176,35 @@ void Engine::run_block(int block) {
                                s.asked->views ? s.asked->views[at] : nullptr});
     call_.rows += s.asked->rows;
   }
+  point_input(block);
   made_[block]->run(call_);
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
   for (const SequenceRows& s : call_.sequences)
     keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden);
+}
+
+// The states of all rows before blocks that read the same one, from here on.
+void Engine::keep_input() {
+  scatter();
+  running_.clear();
+  input_.need((size_t)rows_ * model_.hidden);
+  std::memcpy(input_.p, hidden_.p, (size_t)rows_ * model_.hidden * 4);
+}
+
+// What the block reads of the call's rows: their states, or those that were kept for it and the blocks beside it.
+void Engine::point_input(int block) {
+  call_.input = call_.hidden;
+  if (!blocks_[block].branch && !beside(block)) return;
+  call_.input = input_.p + (size_t)planned_[running_[0]].row * model_.hidden;
+  if (gathered_.empty()) return;
+  input_gather_.need((size_t)rows_ * model_.hidden);
+  float* to = input_gather_.p;
+  for (int i : running_) {
+    const size_t size = (size_t)planned_[i].asked->rows * model_.hidden;
+    std::memcpy(to, input_.p + (size_t)planned_[i].row * model_.hidden, 4 * size);
+    to += size;
+  }
+  call_.input = input_gather_.p;
 }
 
 // The states of the call's rows normed in place.
@@ -250,12 +278,23 @@ QuantizedActivations Engine::activations(const Matrix& w, const float* x) const 
 }
 
 void Engine::norm_row(const ed_norm& norm, const float* x, float* y) const {
+  norm_values(norm, x, model_.hidden, y);
+}
+
+void Engine::norm_values(const ed_norm& norm, const float* x, int n, float* y) const {
   switch (norm.kind) {
-    case RMS: return kernels_.norm(x, norm.weight, model_.hidden, model_.norm_eps, y);
-    case LAYER: return kernels_.layer_norm(x, norm.weight, norm.bias, model_.hidden, model_.norm_eps, y);
+    case RMS: return kernels_.norm(x, norm.weight, n, model_.norm_eps, y);
+    case LAYER: return kernels_.layer_norm(x, norm.weight, norm.bias, n, model_.norm_eps, y);
     default:
-      if (x != y) std::copy(x, x + model_.hidden, y);
+      if (x != y) std::copy(x, x + n, y);
   }
+}
+
+void Engine::norm_wide(const ed_norm& norm, float* x, int rows, int width) {
+  if (norm.kind == NO_NORM) return;
+  pool_.parallel_for(rows, grain(rows), [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) norm_values(norm, x + (size_t)r * width, width, x + (size_t)r * width);
+  });
 }
 
 // Rows of the hidden state, row r at `at(r)`, normed and made ready for `w`.

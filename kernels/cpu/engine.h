@@ -83,6 +83,8 @@ class Engine {
   // Rows x [rows, hidden] normed into normed() and made ready for products with `w`.
   QuantizedActivations norm(const ed_norm& norm, const float* x, int rows, const Matrix& w);
   const float* normed() const { return normed_.p; }  // [rows, hidden], after norm()
+  // Rows x [rows, width] normed in place.
+  void norm_wide(const ed_norm& norm, float* x, int rows, int width);
   // Rows x [rows, w.k] made ready for products with `w`. One set of quantized rows exists at a time: norm() and
   // quantize() replace what the one before made.
   QuantizedActivations quantize(const float* x, int rows, const Matrix& w);
@@ -140,7 +142,11 @@ class Engine {
   void begin(Planned& s, const ed_sequence& asked);
   void embed();
   void embed_row(const ed_sequence& s, int at, float* to) const;
+  void norm_values(const ed_norm& norm, const float* x, int n, float* y) const;
   void run_block(int block);
+  void keep_input();
+  void point_input(int block);
+  bool beside(int block) const { return block > 0 && blocks_[block - 1].branch; }
   void norm_states(const ed_norm& norm);
   void choose(int block);
   void gather();
@@ -190,7 +196,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

@@ -61,6 +61,7 @@ void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* read
   Product p{};
   p.w = matrix(readout ? readout->head : model_.head), p.rows = rows, p.softcap = model_.final_softcap;
   p.a = norm_head(p.w);
+  p.bias = readout ? nullptr : model_.head_bias;
   if (only_draws()) return draw_in_parts(p);
   draw_apart();
   bool in_place = true;  // all rows' logits are wanted, one after another

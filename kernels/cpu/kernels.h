@@ -43,7 +43,7 @@ constexpr int step_lines(int format, int step) { return step * bits_of(format) /
 constexpr int code_step(int format) { return format == INT2 ? 2 : 1; }
 constexpr int code_zero(int format) { return format == INT8 ? 128 : format == INT4 ? 8 : format == INT3 ? 4 : 3; }
 enum Layout { ROWS = 0, INTERLEAVE16 = 1 };
-enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4 };
+enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
@@ -179,6 +179,9 @@ struct Attention {
   const float* distance = nullptr;
   int64_t distance_stride = 0;
   const float* sink_logit = nullptr;  // [heads]: a score of no token, which has no value; null: none
+  const float* slopes = nullptr;  // [heads], times position of a key - that of the row added to its scores; null: nothing
+  const int64_t* row_at = nullptr;  // [rows], the positions of rows, where there are slopes
+  const int64_t* slot_at = nullptr;  // [length + rows of the tree], those of keys; null: positions are ranks
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.

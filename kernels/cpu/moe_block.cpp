@@ -92,7 +92,7 @@ class MoeBlock : public Block {
   }
 
   void run(const BlockCall& call) override {
-    const QuantizedActivations x = engine_.norm(block_.norm, call.hidden, call.rows, gate_up_);
+    const QuantizedActivations x = engine_.norm(block_.norm, call.input, call.rows, gate_up_);
     route(call.rows);
     group(call.rows);
     s_.parts.clear();

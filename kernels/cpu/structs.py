@@ -33,13 +33,20 @@ class AttentionStruct(_Struct):
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
         (NormStruct, "embedding_norm"),
         (c_int32, "gate unused"),
-        (c_void_p, "distance sink_logit"),
+        (c_void_p, "distance sink_logit q_norm_bias k_norm_bias slopes"),
+        (NormStruct, "inner_norm"),
+        (c_float, "clip"),
+        (c_int32, "qk_norm_last"),
     )
 
 
 class MlpStruct(_Struct):
     _fields_ = _fields(
-        (c_int32, "inner gated activation reserved"), (TensorStruct, "up down"), (c_void_p, "up_bias down_bias")
+        (c_int32, "inner gated activation reserved"),
+        (TensorStruct, "up down"),
+        (c_void_p, "up_bias down_bias"),
+        (NormStruct, "inner_norm"),
+        (c_void_p, "xielu"),
     )
 
 
@@ -103,7 +110,7 @@ class S6Struct(_Struct):
 
 class BlockStruct(_Struct):
     _fields_ = [
-        *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm after_norm")),
+        *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
@@ -129,6 +136,9 @@ class ModelStruct(_Struct):
         (NormStruct, "final_norm"),
         (POINTER(BlockStruct), "blocks"),
         (POINTER(RopeStruct), "ropes"),
+        (c_void_p, "head_bias positions"),
+        (NormStruct, "entry_norm"),
+        (c_int32, "n_positions reserved"),
     )
 
 

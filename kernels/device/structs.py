@@ -17,7 +17,8 @@ MATRIX_ROWS, MATRIX_OUTPUTS = 64, 32
 # Shared memory of a block: MatrixMemory, and afterwards the outputs and what gates them, which take more.
 MATRIX_BYTES = 2 * 4 * MATRIX_ROWS * MATRIX_OUTPUTS
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+# Models with the last two are refused.
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 
 _weights, _norm, _prepared = Struct("@3P4i"), Struct("@2Pif"), Struct("@4P")
 

@@ -39,6 +39,8 @@ from edgedec.runtimes.ort.providers import PROVIDERS, missing
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
 from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
+from edgedec.runtimes.reference.branches import Branches
+from edgedec.runtimes.reference.entry import entered
 from edgedec.spec import KV_FORMATS
 from edgedec.spec.newer import NEWER
 
@@ -186,7 +188,9 @@ class OnnxRuntime:
             x = self._run(self._graphs.stack[self.kv], blocks, x, step)
         else:
             self._cut()
+            branches = Branches(self.spec)
             for b in blocks:
+                step.beside = branches.read(b, x)
                 x = self._run(self._graphs.blocks[self.kv][b], [b], x, step)
                 if b in self.spec.attention and wanted.attention:
                     sums[b] = self._paid(b, step)
@@ -233,7 +237,8 @@ class OnnxRuntime:
         """The hidden state [count, hidden_size] that enters the first block."""
         if rows.embeddings is not None:
             return np.ascontiguousarray(rows.embeddings, np.float32)
-        return self._bundle.gather("embed", rows.tokens[rows.first :]) * np.float32(self.spec.embed_scale)
+        x = self._bundle.gather("embed", rows.tokens[rows.first :]) * np.float32(self.spec.embed_scale)
+        return entered(self.spec, x, rows.positions[rows.first :], self._bundle.rows)
 
     def _head(self, hidden: Array) -> Array:
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""

@@ -21,13 +21,15 @@ from edgedec.spec import ModelSpec, Ssm
 
 Array = NDArray[np.float32]
 MASKED = np.float32(-1e9)
+APART = "key_distance"
 # The tensor `a` of a state-space block [n_heads].
 Decays = Callable[[int], Array]
 
 
 class Step:
     """One call on some blocks. spans: the slots of its computed rows by attention block; shared: all hold the same
-    slots. embedding [count, hidden_size]: of the rows' tokens, if a block reads it."""
+    slots. embedding [count, hidden_size]: of the rows' tokens, if a block reads it; beside: what a block that is run by
+    itself reads, if it stands beside others."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class Step:
         decays: Decays,
         embedding: Array | None = None,
     ) -> None:
-        self.embedding = embedding
+        self.embedding, self.beside = embedding, embedding
         self.spec, self.rows, self.cache, self._decays = spec, rows, cache, decays
         attention = [b for b in blocks if b in spec.attention]
         self._apart = not np.array_equal(rows.positions, np.arange(len(rows)) + rows.positions[:1])
@@ -66,6 +68,17 @@ class Step:
             if self.shift(b):
                 bias = np.concatenate([np.full((len(bias), 1), MASKED), bias], axis=1)
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bias[None, None]))
+        return self._biases[key]
+
+    def apart(self, b: int) -> Any:
+        """The position of each slot less that of each row, to bind: float32 [1, 1, rows, slots]."""
+        key = (-1 if self.shared else b, -1)
+        if key not in self._biases:
+            keys = np.concatenate([self.cache.positions(b), self.rows.positions])
+            apart = (keys[None, :] - self.rows.positions[self.rows.first :, None]).astype(np.float32)
+            if self.shift(b):
+                apart = np.concatenate([np.zeros((len(apart), 1), np.float32), apart], axis=1)
+            self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(apart[None, None]))
         return self._biases[key]
 
     def tree(self, b: int) -> Tree:
@@ -98,6 +111,8 @@ class Plan:
         }
         if spec.paired:
             self._call["embedding"] = np.empty((1, count, spec.hidden_size), np.float32)
+        if any(block.branch for block in spec.blocks):
+            self._call["beside"] = np.empty((1, count, spec.hidden_size), np.float32)
         self._out = np.empty((1, count, spec.hidden_size), np.float32)
         arrays = {b: cache.data(b) for b in spec.attention}
         self._past = {b: [data[i].ctypes.data for i in range(2)] for b, data in arrays.items()}
@@ -120,7 +135,7 @@ class Plan:
         binding, biases = self._bindings.pop(name) if recurrent else self._bindings[name]
         self._fill(x, blocks, step)
         for bias, b in biases:
-            binding.bind_ortvalue_input(bias, step.bias(b))
+            binding.bind_ortvalue_input(bias, step.apart(b) if bias == APART else step.bias(b))
         trees = {b: step.tree(b) for b in recurrent}
         kept = [_bind_tree(binding, b, tree) for b, tree in trees.items()]
         session.run_with_iobinding(binding, returning(step.rows.count))
@@ -151,6 +166,8 @@ class Plan:
         self._call["hidden"][0] = x
         if step.embedding is not None:
             self._call["embedding"][0] = step.embedding
+        if "beside" in self._call and step.beside is not None:
+            self._call["beside"][0] = step.beside
         self._call["position_ids"][0] = step.rows.positions[step.rows.first :]
         b = next((b for b in blocks if b in self._spec.attention), None)
         if b is not None:
@@ -174,7 +191,8 @@ class Plan:
             self._queries[blocks[0]] = np.empty((1, self._count, width), np.float32)
             _bind_array(binding, "query", self._queries[blocks[0]])
         masks = {spec.windows.index((spec.attention[b].window, spec.attention[b].sinks)): b for b in attention}
-        return binding, [(f"attention_bias.{window}", b) for window, b in masks.items()]
+        bound = [(f"attention_bias.{window}", b) for window, b in masks.items()]
+        return binding, bound + [(APART, b) for b in attention[:1] if APART in wanted]
 
     def _bind_cache(self, binding: Any, blocks: Iterable[int]) -> None:
         for b in blocks:

@@ -25,6 +25,8 @@ from edgedec.runtime import (
     largest_call,
 )
 from edgedec.runtimes.reference import attention, conv, delta, latent, mlp, moe, power_law, s6, ssm
+from edgedec.runtimes.reference.branches import Branches
+from edgedec.runtimes.reference.entry import entered
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import (
     KV_FORMATS,
@@ -136,11 +138,12 @@ class Reference:
         states = {-1: x} if -1 in wanted.hidden else {}
         paid: dict[int, Array] = {}
         queries: dict[int, Array] = {}
-        spans = cache.write(blocks, rows)
+        spans, branches = cache.write(blocks, rows), Branches(self.spec)
         for b in blocks:
+            read = branches.read(b, x)
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
             view = (call.views or {}).get(b)
-            y, attention_paid, q = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans, view)
+            y, attention_paid, q = self._run(self.spec.blocks[b], w, read, embedding, rows, cache, spans, view)
             block = self.spec.blocks[b]
             x = w.norm(x + w.norm(y, block.post_norm, "post_norm"), block.after, "after_norm")
             if b in wanted.hidden:
@@ -195,7 +198,8 @@ class Reference:
         if rows.embeddings is not None:
             return np.asarray(rows.embeddings, np.float32)
         found = [self._weights("embed", int(t), int(t) + 1) for t in rows.tokens[rows.first :]]
-        return np.concatenate(found) * np.float32(self.spec.embed_scale)
+        x = np.concatenate(found) * np.float32(self.spec.embed_scale)
+        return entered(self.spec, x, rows.positions[rows.first :], self._get)
 
     def head(self, hidden: Array) -> Array:
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
@@ -208,6 +212,8 @@ class Reference:
         for at in range(0, vocab, _VOCAB_CHUNK):
             stop = min(at + _VOCAB_CHUNK, vocab)
             logits[:, at:stop] = x @ self._weights(name, at, stop).T
+            if self.spec.head_bias:
+                logits[:, at:stop] += self._weights("head_bias", at, stop)
         cap = np.float32(self.spec.final_softcap)
         return np.tanh(logits / cap) * cap if cap else logits
 

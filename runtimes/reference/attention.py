@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
-from edgedec.runtimes.reference.numeric import Array, BlockWeights, sigmoid, softmax
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
 
@@ -44,6 +44,8 @@ def run(
     q, k, v, gate = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
     q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
+    if block.qk_norm_last:
+        q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
     data, stop = cache.data(w.number), span[1]
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
@@ -53,9 +55,12 @@ def run(
     sight = None if view is None else Sight(view, span[0] - rows.first, rows)
     bias = distances(block, w, positions) if block.distances else None
     sink = w.get("sink_logit") if block.sink_logit else None
+    if block.slopes:
+        bias = sloped(block, positions, np.concatenate([cache.positions(w.number), rows.positions]))
     y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
     if block.gate_dim:
         y = (y.reshape(len(y), gate.shape[1], -1) * sigmoid(gate)[:, :, None]).reshape(y.shape)
+    y = w.norm(y, block.inner_norm, "inner_norm")
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
@@ -65,21 +70,39 @@ def distances(block: Attention, w: BlockWeights, positions: NDArray[np.int64]) -
     return np.ascontiguousarray(w.get("distance")[apart].transpose(2, 0, 1))
 
 
+def sloped(block: Attention, positions: NDArray[np.int64], keys: NDArray[np.int64]) -> Array:
+    """What ALiBi adds to the scores [n_heads, n, slots] of keys at the positions `keys`."""
+    apart = (keys[None, :] - positions[:, None]).astype(np.float32)
+    return np.array(block.slopes, np.float32)[:, None, None] * apart
+
+
+def head_norms(block: Attention, w: BlockWeights, x: Array, name: str) -> Array:
+    """x [heads, n, head_dim], each head normed by itself."""
+    if block.qk_norm == "head":
+        return w.norm(x, block.qk_norm_kind, name)
+    weight = w.get(name).reshape(len(x), 1, block.head_dim)
+    bias = w.get(f"{name}_bias").reshape(weight.shape) if block.qk_norm_kind == "layer" else None
+    return normed(x, block.qk_norm_kind, weight, bias, w.spec.norm_eps)
+
+
 def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array, Array]:
     """x [n, read] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim], gate [n, gate_dim]."""
     qkv = w.linear(x, "qkv", block.qkv_bias)
+    if block.clip:
+        qkv = np.clip(qkv, np.float32(-block.clip), np.float32(block.clip))
     q, k, v, gate = np.split(qkv, np.cumsum([block.q_dim, block.kv_dim, block.kv_dim]), axis=1)
     if block.qk_norm == "full":
-        q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
+        q, k = w.norm(q, block.qk_norm_kind, "q_norm"), w.norm(k, block.qk_norm_kind, "k_norm")
     q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))
-    if block.qk_norm == "head":
-        q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
+    if block.qk_norm in ("head", "heads") and not block.qk_norm_last:
+        q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
     return q, k, v, gate
 
 
 def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
     """The queries [n_heads, n, head_dim] of rows [n, read] that are normed, turned by their positions."""
-    return rotate(block, w.spec, _qkv(block, w, x)[0], positions)
+    q = rotate(block, w.spec, _qkv(block, w, x)[0], positions)
+    return head_norms(block, w, q, "q_norm") if block.qk_norm_last else q
 
 
 def paid(
@@ -92,13 +115,17 @@ def paid(
     sink: Array | None = None,
 ) -> Array:
     """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being
-    written. queries [count, q_dim]: before they are turned; sink [n_heads]: as in `attend`."""
+    written. queries [count, q_dim]: before they are turned; sink [n_heads]: as in `attend`.
+    Queries are as they are scored where norms come after the rope."""
     block = spec.attention[b]
     mask = rows.mask(cache.positions(b), block.window, block.sinks)
     q = queries.reshape(len(queries), block.n_heads, block.head_dim).transpose(1, 0, 2)
-    q = rotate(block, spec, q, rows.positions[rows.first :])
+    if not block.qk_norm_last:
+        q = rotate(block, spec, q, rows.positions[rows.first :])
     keys = load(cache.data(b)[0][:, : mask.shape[1]], cache.kv, None if scales is None else scales[0])
-    return attend(q, keys, np.zeros_like(keys), mask, block, sink=sink)[1]
+    at = np.concatenate([cache.positions(b), rows.positions])
+    bias = sloped(block, rows.positions[rows.first :], at) if block.slopes else None
+    return attend(q, keys, np.zeros_like(keys), mask, block, sink=sink, bias=bias)[1]
 
 
 def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.int64]) -> Array:

@@ -77,9 +77,14 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / scale * weight
 
 
-def activation(x: Array, kind: str) -> Array:
-    """silu, gelu_tanh, gelu (by erf) or relu of each value."""
+def activation(x: Array, kind: str, own: Array | None = None) -> Array:
+    """The activation of each value; own: the four numbers of xielu."""
     match kind:
+        case "relu2":
+            return np.square(np.maximum(x, np.float32(0)))
+        case "xielu":
+            assert own is not None
+            return xielu(x, own)
         case "silu":
             return x / (1 + np.exp(-np.clip(x, -80, None)))
         case "relu":
@@ -88,6 +93,14 @@ def activation(x: Array, kind: str) -> Array:
             return (0.5 * x * (1 + _erf(x / np.sqrt(2)))).astype(np.float32)
         case _:
             return 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
+
+
+def xielu(x: Array, own: Array) -> Array:
+    """xIELU (arXiv:2411.13010): b x + p x^2 above 0, b x + n (exp(min(x, eps)) - 1 - x) below. own: the numbers whose
+    softplus is p, and n less b; b; eps."""
+    p, n, b, eps = own
+    p, n = np.log1p(np.exp(p)), b + np.log1p(np.exp(n))
+    return np.where(x > 0, p * x * x + b * x, (np.expm1(np.minimum(x, eps)) - x) * n + b * x).astype(np.float32)
 
 
 def sigmoid(x: Array) -> Array:

@@ -5,6 +5,7 @@ Shares no code with the runtimes, so that a mistake would have to be made twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +18,34 @@ Get = Callable[[str], Array]
 
 def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     """Logits [n, vocab] of a chain of tokens; `get(name)` is a weight of the bundle."""
-    x = get("embed")[tokens].astype(np.float64) * spec.embed_scale
-    for b in range(spec.n_blocks):
-        x = x + added(spec, b, lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64), x)
-    logits = norm(x, get("final_norm"), spec.norm_eps) @ get("embed" if spec.tied else "head").T
-    return cap(logits, spec.final_softcap)
+    x = entered(spec, get, get("embed")[tokens].astype(np.float64) * spec.embed_scale)
+    total = x
+    for b, block in enumerate(spec.blocks):
+        y = added(spec, b, lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64), x)
+        total = total + y
+        if not block.branch:
+            x = total
+    logits = normed(spec, spec.final_norm, get, "final_norm", x) @ get("embed" if spec.tied else "head").T
+    return cap(logits + (get("head_bias") if spec.head_bias else 0.0), spec.final_softcap)
+
+
+def entered(spec: ModelSpec, get: Get, x: Array) -> Array:
+    """What enters the first block: learned positions, a norm."""
+    if spec.entry is None:
+        return x
+    if spec.entry.positions:
+        x = x + get("positions")[: len(x)]
+    return normed(spec, spec.entry.norm, get, "entry_norm", x)
+
+
+def normed(spec: ModelSpec, kind: str, get: Get, name: str, x: Array) -> Array:
+    """x normed over its last axis by the tensors `name`."""
+    if kind == "rms":
+        return norm(x, get(name), spec.norm_eps)
+    if kind == "layer":
+        mean = x.mean(-1, keepdims=True)
+        return (x - mean) / np.sqrt(x.var(-1, keepdims=True) + spec.norm_eps) * get(name) + get(f"{name}_bias")
+    return x
 
 
 def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
@@ -29,12 +53,14 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
     block = spec.blocks[b]
     kinds = (attention, conv, delta, latent, mlp, moe, s6, ssm)
     run = {kind.__name__: kind for kind in kinds}[block.kind]
-    y = run(spec, block, get, norm(x, get("norm"), spec.norm_eps) if block.norm == "rms" else x)
-    return norm(y, get("post_norm"), spec.norm_eps) if block.post_norm == "rms" else y
+    y = run(spec, block, get, normed(spec, block.norm, get, "norm", x))
+    return normed(spec, block.post_norm, get, "post_norm", y)
 
 
 def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
     qkv = x @ get("qkv").T + (get("qkv_bias") if block.qkv_bias else 0.0)
+    if block.clip:
+        qkv = np.minimum(np.maximum(qkv, -block.clip), block.clip)
     q, k = qkv[:, : block.q_dim], qkv[:, block.q_dim : block.q_dim + block.kv_dim]
     v = qkv[:, block.q_dim + block.kv_dim :][:, : block.kv_dim].reshape(len(x), block.n_kv_heads, block.head_dim)
     q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
@@ -46,12 +72,15 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
             scores = cap(k[first : p + 1, shared] @ q[p, head] * block.scale, block.softcap)
             lost = get("sink_logit")[head] if block.sink_logit else -np.inf
             most = max(scores.max(), lost)
+            if block.slopes:
+                scores = scores + block.slopes[head] * np.arange(first, p + 1)
             weights = np.exp(scores - most)
             out[p, head] = weights @ v[first : p + 1, shared] / (weights.sum() + np.exp(lost - most))
     if block.gate != "none":
         gate = 1 / (1 + np.exp(-qkv[:, -block.gate_dim :]))
         out = out * (gate[:, :, None] if block.gate == "head" else gate.reshape(out.shape))
-    return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
+    mixed = normed(spec, block.inner_norm, get, "inner_norm", out.reshape(len(x), -1))
+    return mixed @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
 def latent(spec: ModelSpec, block: LatentAttention, get: Get, x: Array) -> Array:
@@ -82,11 +111,20 @@ def latent(spec: ModelSpec, block: LatentAttention, get: Get, x: Array) -> Array
 def prepare(spec: ModelSpec, block: Attention, get: Get, x: Array, which: str) -> Array:
     """q or k [n, heads * head_dim] -> normed and rotated [n, heads, head_dim]"""
     if block.qk_norm == "full":
-        x = norm(x, get(which), spec.norm_eps)
+        x = normed(spec, block.qk_norm_kind, get, which, x)
     x = x.reshape(len(x), -1, block.head_dim)
+    rope = None if block.rope is None else spec.ropes[block.rope]
+    if rope is not None and block.qk_norm_last:
+        x = rotate(x, rope)
     if block.qk_norm == "head":
-        x = norm(x, get(which), spec.norm_eps)
-    return x if block.rope is None else rotate(x, spec.ropes[block.rope])
+        x = normed(spec, block.qk_norm_kind, get, which, x)
+    if block.qk_norm == "heads":
+        by_head = lambda name: get(name).reshape(-1, block.head_dim)  # noqa: E731
+        x = np.stack(
+            [normed(spec, block.qk_norm_kind, lambda n, h=h: by_head(n)[h], which, x[:, h]) for h in range(x.shape[1])],
+            1,
+        )
+    return x if rope is None or block.qk_norm_last else rotate(x, rope)
 
 
 def rotate(x: Array, rope: Rope) -> Array:
@@ -99,8 +137,11 @@ def rotate(x: Array, rope: Rope) -> Array:
 
 
 def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
-    up = x @ get("gate_up").T + (get("gate_up_bias") if block.bias else 0.0)
-    return gated(up, block.activation) @ get("down").T + (get("down_bias") if block.bias else 0.0)
+    up = x @ get(block.up).T + (get(f"{block.up}_bias") if block.bias else 0.0)
+    own = get("xielu") if block.activation == "xielu" else None
+    inner = gated(up, block.activation) if block.gated else act(up, block.activation, own)
+    inner = normed(spec, block.inner_norm, get, "inner_norm", inner)
+    return inner @ get("down").T + (get("down_bias") if block.bias else 0.0)
 
 
 def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
@@ -230,9 +271,23 @@ def delta(spec: ModelSpec, block: Delta, get: Get, x: Array) -> Array:
 def gated(both: Array, activation: str) -> Array:
     """[n, 2 * inner] -> activation(first half) * second half."""
     gate, up = np.split(both, 2, axis=1)
-    if activation == "silu":
-        return gate / (1 + np.exp(-gate)) * up
-    return gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
+    return act(gate, activation) * up
+
+
+def act(x: Array, kind: str, own: Array | None = None) -> Array:
+    """The activation of each value."""
+    if kind == "silu":
+        return x / (1 + np.exp(-x))
+    if kind.startswith("relu"):
+        return np.where(x > 0, x, 0.0) ** (2 if kind == "relu2" else 1)
+    if kind == "gelu":
+        return x / 2 * (1 + np.vectorize(math.erf)(x / 2**0.5))
+    if kind == "xielu":
+        p, n, b, eps = own
+        p, n = math.log1p(math.exp(p)), b + math.log1p(math.exp(n))
+        return np.where(x > 0, p * x**2, n * (np.exp(np.minimum(x, eps)) - 1 - x)) + b * x
+    assert kind == "gelu_tanh"
+    return x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
 def norm(x: Array, weight: Array, eps: float) -> Array:

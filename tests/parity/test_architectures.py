@@ -18,7 +18,7 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import S6, Attention, Block, Conv, Delta, EncoderEntry, LatentAttention, Mlp, ModelSpec, Moe, Ssm
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -107,19 +107,26 @@ def test_every_fact_shows_in_the_logits(saved: Saved) -> None:
     spec = saved.spec()
     expected = oracle.forward(spec, saved.get, TOKENS)
     for changed in _without(spec):
-        assert np.abs(oracle.forward(changed, saved.get, TOKENS) - expected).max() > 1e-3, changed
+        # Of gelu and its approximation the least; five times what the comparison lets pass.
+        assert np.abs(oracle.forward(changed, saved.get, TOKENS) - expected).max() > 5e-4, changed
 
 
 def _without(spec: ModelSpec) -> list[ModelSpec]:
     """`spec` with one of its facts taken away at a time."""
     changed = [replace(spec, **{key: value}) for key, value in MODEL_FACTS.items() if getattr(spec, key) != value]
     changed += [replace(spec, ropes=(replace(rope, scale=1.0), *spec.ropes[1:])) for rope in spec.ropes[:1]]
+    changed += [replace(spec, entry=entry) for entry in _entries(spec.entry)]
     for kind, facts in BLOCK_FACTS.items():
         changed += [_replaced(spec, kind, key, value) for key, value in facts]
     return [c for c in changed if c != spec]
 
 
-MODEL_FACTS: dict[str, Any] = {"final_softcap": 0.0, "embed_scale": 1.0, "norm_eps": 0.1}
+def _entries(entry: EncoderEntry | None) -> list[EncoderEntry]:
+    """What enters the first block, without its positions and without its norm."""
+    return [] if entry is None else [replace(entry, positions=0), replace(entry, norm="none")]
+
+
+MODEL_FACTS: dict[str, Any] = {"final_softcap": 0.0, "embed_scale": 1.0, "norm_eps": 0.1, "head_bias": False}
 # What each fact is replaced with; the ones that are 1 bigger or less are not to be overlooked where they are usual.
 BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
     Attention: [
@@ -134,6 +141,21 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("rope", None),
         ("gate", "none"),
         ("gate", "head"),
+        ("branch", False),
+        ("clip", 0.0),
+        ("slopes", ()),
+        ("inner_norm", "none"),
+        ("qk_norm_kind", "rms"),
+        ("qk_norm_last", False),
+        ("norm", "rms"),
+    ],
+    Mlp: [
+        ("bias", False),
+        ("activation", "silu"),
+        ("activation", "gelu_tanh"),
+        ("activation", "relu"),
+        ("inner_norm", "none"),
+        ("norm", "rms"),
     ],
     Conv: [("bias", False), ("conv_size", 2)],
     Delta: [
@@ -143,7 +165,6 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("conv_size", 2),
     ],
     LatentAttention: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
-    Mlp: [("bias", False), ("activation", "silu"), ("activation", "gelu_tanh")],
     Moe: [
         ("router", "softmax"),
         ("router", "softmax_topk"),
@@ -180,7 +201,9 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key == "activation" and block.clamped)
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
-        return block if same else replace(block, **{key: value})
+        same |= key == "norm" and block.norm == "none"
+        more = {"qk_norm_last": False} if (key, value) == ("qk_norm", "none") else {}
+        return block if same else replace(block, **{key: value}, **more)
 
     return replace(spec, layers=tuple(tuple(changed(block) for block in layer) for layer in spec.layers))
 
@@ -308,7 +331,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
     for block in spec.attention.values():
-        kv_heads = 1 if isinstance(block, LatentAttention) else config.num_key_value_heads
+        kv_heads = 1 if isinstance(block, LatentAttention) else _kv_heads(config)
         assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, kv_heads)
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
@@ -317,9 +340,20 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
         assert not isinstance(block, Delta) or block.key_dim == config.linear_key_head_dim
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
-    assert spec.tied == ("lm_head.weight" not in {n.split("model.")[-1] for n in saved.checkpoint.names})
-    names = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
-    assert spec.norm_eps == next(getattr(config, name) for name in names if hasattr(config, name))
+    stored = {name.split("model.")[-1] for name in saved.checkpoint.names}
+    assert spec.tied == (not stored & {"lm_head.weight", "embed_out.weight"})
+    assert spec.norm_eps == next((getattr(config, name) for name in EPS if hasattr(config, name)), 1e-5)
+
+
+# Its names, and what OLMo, OPT and others have in their code.
+EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+
+
+def _kv_heads(config: Any) -> int:
+    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
+        return 1 if config.multi_query else int(config.num_attention_heads)
+    found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    return int(found or config.num_attention_heads)
 
 
 def _inner(config: Any, block: Ssm | S6) -> int:
@@ -337,6 +371,11 @@ def _mlp_sizes(config: Any) -> list[int]:
             config.block_multiple_of,
         )
         return [-(-int(wide) // multiple) * multiple]
+    older = [getattr(config, name, None) for name in ("n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size")]
+    if any(older[:3]):
+        return [size for size in older if size]
+    if older[3] is None:
+        return [4 * config.hidden_size]
     shared = getattr(config, "shared_intermediate_size", None)
     return [config.intermediate_size] if shared is None else [shared]
 
@@ -350,10 +389,11 @@ def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
         if name.endswith(last) and ("original" in name) == ("original" in last) and "vision" not in name
     }
     kinds = {"full_attention_inv_freq": 0, "sliding_attention_inv_freq": 1, "inv_freq": 0}
-    assert buffers or not saved.spec().ropes
+    # GPT-J and CodeGen have sines and cosines instead, and nanochat turns backwards.
+    assert buffers or not saved.spec().ropes or hasattr(saved.model.config, "rotary_dim")
     for name, expected in buffers.items():
         found = saved.spec().ropes[kinds[name]].inv_freq
-        np.testing.assert_allclose(found, expected, rtol=2.5e-7)
+        np.testing.assert_allclose(np.abs(found), expected, rtol=2.5e-7)
 
 
 def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:

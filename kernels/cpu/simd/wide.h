@@ -117,6 +117,7 @@ ED_IN nf nactivate(nf x, int kind) {
   if (kind == edgedec::SILU) return ndiv(x, nadd(nset(1.0f), nexp(nsub(nzero(), x))));
   if (kind == edgedec::GELU) return ngelu(x);
   if (kind == edgedec::RELU) return nmax(nzero(), x);  // of a NaN: NaN
+  if (kind == edgedec::RELU2) return nmul(nmax(nzero(), x), nmax(nzero(), x));
   nf cube = nmul(nmul(x, x), x);
   nf t = ntanh(nmul(nset(0.7978845608028654f), nfma(nset(0.044715f), cube, x)));
   return nmul(nmul(nset(0.5f), x), nadd(nset(1.0f), t));

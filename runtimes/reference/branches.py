@@ -1,0 +1,22 @@
+"""What a block reads where several stand side by side."""
+
+from __future__ import annotations
+
+from edgedec.runtimes.reference.numeric import Array
+from edgedec.spec import ModelSpec
+from edgedec.spec.branches import first_beside
+
+
+class Branches:
+    """The state before the blocks that are side by side, of one call: some of them may be left out."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec, self._first = spec, -1
+        self._kept: Array | None = None
+
+    def read(self, b: int, x: Array) -> Array:
+        """What block b reads where the state is x."""
+        first = first_beside(self._spec, b)
+        if first != self._first or self._kept is None:
+            self._first, self._kept = first, x
+        return self._kept
