@@ -35,6 +35,7 @@ class Fields {
   std::string path(std::string_view key) const { return where_ + "." + std::string(key); }
   bool has(std::string_view key) const { return value_.find(key); }
   const Json* any(std::string_view key);   // null: not there
+  const Json* peek(std::string_view key) const { return value_.find(key); }  // the same, not taken
   const Json& need(std::string_view key);  // fails if it is not there
   int64_t integer(std::string_view key);
   int64_t integer(std::string_view key, int64_t otherwise);

@@ -34,6 +34,21 @@ int64_t optional(Fields& f, const char* key, int64_t otherwise, int64_t none) {
   return found->kind == Json::NIL ? none : to_integer(*found, f.path(key), EDGEDEC_CORRUPT);
 }
 
+// What the engine runs and this library does not read yet (edgedec/spec/later.py): refused by its name.
+void refuse_later(const Fields& f, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (const Json* found = f.peek(key); found && found->kind != Json::NIL)
+      throw Failure(EDGEDEC_UNAVAILABLE, f.path(key) + ": libedgedec does not run it; Python's engines native and reference do");
+}
+
+// An activation by its number.
+int read_activation(Fields& f) {
+  const Json* found = f.peek("activation");
+  if (found && found->kind == Json::STRING && (found->text == "relu2" || found->text == "xielu"))
+    throw Failure(EDGEDEC_UNAVAILABLE, f.path("activation") + ": " + found->text + "; libedgedec does not run it, Python's engines native and reference do");
+  return f.choice("activation", ACTIVATIONS, 0);
+}
+
 void read_attention(Fields& f, BlockSpec& b) {
   b.heads = size_of(f, "n_heads"), b.kv_heads = size_of(f, "n_kv_heads"), b.head_dim = size_of(f, "head_dim");
   b.scale = f.number("scale");
@@ -56,7 +71,7 @@ void read_attention(Fields& f, BlockSpec& b) {
 void read_mlp(Fields& f, BlockSpec& b) {
   b.inner = size_of(f, "inner_size");
   b.gated = f.boolean("gated", true);
-  b.activation = f.choice("activation", ACTIVATIONS, 0);
+  b.activation = read_activation(f);
   b.bias = f.boolean("bias", false);
 }
 
@@ -77,7 +92,7 @@ void read_moe(Fields& f, BlockSpec& b) {
   b.expert_groups = size_of(f, "groups", 1, 1), b.top_groups = size_of(f, "top_groups", 1, 1);
   b.shared = size_of(f, "shared_size", 0, 0);
   b.shared_gate = f.boolean("shared_gate", false);
-  b.activation = f.choice("activation", ACTIVATIONS, 0);
+  b.activation = read_activation(f);
   b.bias = f.boolean("bias", false), b.logit_bias = f.boolean("logit_bias", false);
   b.clamped = f.boolean("clamped", false);
   if (b.clamped && b.activation) corrupt(f.where() + ".clamped: has an activation of its own");
@@ -109,6 +124,7 @@ BlockSpec read_block(const Json& value, const std::string& where) {
     f.done();
     return b;
   }
+  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last"});
   b.norm = f.choice("norm", NORMS, 1), b.post_norm = f.choice("post_norm", NORMS, 0);
   if (b.kind == KIND_ATTENTION) read_attention(f, b);
   if (b.kind == KIND_MLP) read_mlp(f, b);
@@ -199,6 +215,7 @@ ModelSpec read_spec(const Json& value, const std::string& where) {
   ModelSpec spec;
   spec.architecture = f.string("architecture");
   spec.vocab = size_of(f, "vocab_size"), spec.hidden = size_of(f, "hidden_size"), spec.context = size_of(f, "context_length");
+  if (!f.peek("output")) refuse_later(f, {"entry", "head_bias"});
   for (const char* encoder : {"causal", "entry", "output"})
     if (f.any(encoder)) throw Failure(EDGEDEC_UNAVAILABLE, where + ": a text encoder; libedgedec generates texts, use `edgedec embed`");
   spec.norm_eps = f.number("norm_eps");

@@ -39,7 +39,7 @@ from edgedec.runtimes.ort.providers import PROVIDERS, missing
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
 from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
-from edgedec.runtimes.reference.branches import Branches
+from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
 from edgedec.spec import KV_FORMATS
 from edgedec.spec.newer import NEWER
@@ -188,7 +188,7 @@ class OnnxRuntime:
             x = self._run(self._graphs.stack[self.kv], blocks, x, step)
         else:
             self._cut()
-            branches = Branches(self.spec)
+            branches = BlockInputs(self.spec)
             for b in blocks:
                 step.beside = branches.read(b, x)
                 x = self._run(self._graphs.blocks[self.kv][b], [b], x, step)

@@ -25,7 +25,7 @@ from edgedec.runtime import (
     largest_call,
 )
 from edgedec.runtimes.reference import attention, conv, delta, latent, mlp, moe, power_law, s6, ssm
-from edgedec.runtimes.reference.branches import Branches
+from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import (
@@ -138,7 +138,7 @@ class Reference:
         states = {-1: x} if -1 in wanted.hidden else {}
         paid: dict[int, Array] = {}
         queries: dict[int, Array] = {}
-        spans, branches = cache.write(blocks, rows), Branches(self.spec)
+        spans, branches = cache.write(blocks, rows), BlockInputs(self.spec)
         for b in blocks:
             read = branches.read(b, x)
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))

@@ -7,7 +7,7 @@ from edgedec.spec import ModelSpec
 from edgedec.spec.branches import first_beside
 
 
-class Branches:
+class BlockInputs:
     """The state before the blocks that are side by side, of one call: some of them may be left out."""
 
     def __init__(self, spec: ModelSpec) -> None:

@@ -879,7 +879,7 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
         ({"model_type": "rwkv"}, "recurrent"),
         ({"model_type": "jetmoe", "n_routed_experts": 256}, "mixture of experts"),
         ({"model_type": "llava", "vision_config": {}}, "images"),
-        ({"model_type": "gpt_neox"}, "a decoder"),
+        ({"model_type": "gpt_neo"}, "a decoder"),
     ],
 )
 def test_an_unknown_architecture_is_named_by_its_kind(config: dict[str, Any], said: str) -> None:

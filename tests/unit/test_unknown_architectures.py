@@ -24,7 +24,7 @@ CONFIGS: list[tuple[dict[str, Any], str, bool]] = [
     ({"model_type": "deepseek_v4", "n_routed_experts": 8}, "a mixture of experts; of these Mixtral", True),
     ({"model_type": "jetmoe", "num_local_experts": 32}, "a mixture of experts", True),
     ({"model_type": "llava", "vision_config": {}}, "a model of text and images or sound", False),
-    ({"model_type": "gpt_neox"}, "a decoder", True),
+    ({"model_type": "gpt_neo"}, "a decoder", True),
 ]
 ARCHITECTURES: list[tuple[str, dict[str, int], str]] = [
     ("t5", {}, "an encoder-decoder"),
