@@ -15,7 +15,6 @@ from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import first_beside
 
 _PLAIN = Outputs()
 
@@ -96,10 +95,6 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         raise UsageError(f"blocks {list(blocks)}: must be ascending")
     if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
         raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")
-    if call.hidden is not None and len(blocks) and first_beside(spec, blocks[0]) != blocks[0]:
-        raise UsageError(
-            f"hidden states before block {blocks[0]}: it reads those before {first_beside(spec, blocks[0])}"
-        )
     if call.hidden is not None:
         _check_shape("hidden", call.hidden.shape, (call.rows.count, spec.hidden_size))
 
@@ -130,6 +125,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         run = range(spec.n_blocks) if call.blocks is None else call.blocks
         if block not in run and not (block == -1 and call.hidden is None):
             raise UsageError(f"hidden states after block {block}: the call does not run it")
+        if block >= 0 and spec.blocks[block].branch:
+            raise UsageError(f"hidden states after block {block}: block {block + 1} reads what it read")
 
 
 def _check_queries(call: Call, spec: ModelSpec, can: Capabilities) -> None:
@@ -158,6 +155,8 @@ def check_views(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _refuse("views")
     run = range(spec.n_blocks) if call.blocks is None else call.blocks
     for block, view in (call.views or {}).items():
+        if block in spec.attention and spec.attention[block].slopes:
+            raise UsageError(f"view of block {block}: its scores have a part by distance (ALiBi)")
         if block not in spec.attention or block not in run:
             raise UsageError(f"view of block {block}: the call runs no such attention block")
         view.check(block, spec.attention[block].n_kv_heads, call.cache.slots(block))

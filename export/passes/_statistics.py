@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference
 from edgedec.runtimes.reference.numeric import Array, Weights, expert_name, normed
@@ -100,6 +101,10 @@ class CalibrationRun:
     """A model on its way through the texts, block by block. `read` may give other weights from call to call."""
 
     def __init__(self, spec: ModelSpec, read: Weights, texts: Sequence[Ids]) -> None:
+        if any(block.branch for block in spec.blocks):
+            raise UsageError(
+                f"--passes: {spec.architecture} has blocks side by side; calibration goes from one to the next"
+            )
         self.spec, self._texts, self._shapes = spec, texts, spec.tensors()
         self._weights = _Loaded(read, spec)
         self._runtime = Reference(spec, self._weights)

@@ -10,6 +10,7 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, entropy_of
+from edgedec.spec.branches import first_beside
 from edgedec.testing.conformance.compare import Array, close, logits, run, same, text, tokens, tree
 from edgedec.testing.conformance.suite import Subject, check, refused_without
 
@@ -26,7 +27,8 @@ def cut_anywhere(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
     n, ids = runtime.spec.n_blocks, tokens(runtime.spec, 20)
     expected = text(runtime, ids)[1]
-    for cuts in ([0, *range(n + 1), n], *([0, cut, n] for cut in range(1, n))):
+    starts = [cut for cut in range(1, n) if first_beside(runtime.spec, cut) == cut]  # not between blocks side by side
+    for cuts in ([0, 0, *starts, n, n], *([0, cut, n] for cut in starts)):
         cache, _ = text(runtime, ids[:_BEFORE])
         rows, hidden = Rows.chain(ids[_BEFORE:], _BEFORE), None
         for start, stop in itertools.pairwise(cuts):
@@ -49,7 +51,7 @@ def resumed(subject: Subject, model: str) -> None:
     n, rows = runtime.spec.n_blocks, tree(runtime.spec, _BEFORE)
     ids = tokens(runtime.spec, _BEFORE)
     expected = logits(run(runtime, rows, text(runtime, ids)[0]))
-    for cut in {1, n // 2, n - 1} - {0}:
+    for cut in {first_beside(runtime.spec, at) for at in (1, n // 2, n - 1)} - {0}:
         cache, states = text(runtime, ids)[0], []
         for i in range(len(rows)):
             part = Rows(rows.tokens[: i + 1], rows.positions[: i + 1], rows.parents[: i + 1], first=i)
@@ -78,7 +80,7 @@ def left_out(subject: Subject, model: str) -> None:
 def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
     """Calls of all sorts, each to be made on a cache of its own: prefill, decoding, a tree, a slice, a resumed row."""
     spec, can = runtime.spec, subject.capabilities
-    ids = tokens(spec, 60)
+    ids, first = tokens(spec, 60), next(b for b, block in enumerate(spec.blocks) if not block.branch)
 
     def call(n: int, rows: Rows, **facts: object) -> Callable[[], Call]:
         return lambda: Call(rows, text(runtime, ids[:n])[0] if n else runtime.new_cache(80), **facts)  # type: ignore[arg-type]
@@ -89,13 +91,15 @@ def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
         call(40, chain(ids[40:41], 40), outputs=ALL_LOGITS),
         call(7, chain(ids[7:9], 7), outputs=Outputs(logits=True, logits_from=1)),
         call(3, chain(ids[3:9], 3)),
-        call(50, chain(ids[50:51], 50), outputs=Outputs(True, 3, hidden=(0, spec.n_blocks - 1) if can.hidden else ())),
+        call(
+            50, chain(ids[50:51], 50), outputs=Outputs(True, 3, hidden=(first, spec.n_blocks - 1) if can.hidden else ())
+        ),
     ]
     if can.trees:
         found.append(call(21, tree(spec, 21), outputs=ALL_LOGITS))
     if can.slices:
         states = np.linspace(-1, 1, 2 * spec.hidden_size, dtype=np.float32).reshape(2, -1)
-        found.append(call(5, chain(ids[5:8], 5), blocks=range(1), outputs=Outputs(hidden=(-1, 0))))
+        found.append(call(5, chain(ids[5:8], 5), blocks=range(first + 1), outputs=Outputs(hidden=(-1, first))))
         later = range(1, spec.n_blocks)
         found.append(call(11, chain(ids[11:13], 11), blocks=later, hidden=states, outputs=ALL_LOGITS))
     return found
@@ -135,7 +139,8 @@ def _same_result(subject: Subject, found: CallResult, expected: CallResult, what
 
 @refused_without("hidden")
 def _states(runtime: Runtime) -> CallResult:
-    wanted = Outputs(hidden=(-1, 0, runtime.spec.n_blocks - 1))
+    first = next(b for b, block in enumerate(runtime.spec.blocks) if not block.branch)
+    wanted = Outputs(hidden=(-1, first, runtime.spec.n_blocks - 1))
     return run(runtime, Rows.chain(tokens(runtime.spec, 20), 0), runtime.new_cache(20), wanted)
 
 
@@ -153,7 +158,8 @@ def outputs(subject: Subject, model: str) -> None:
     ids, last = tokens(tested.spec, 20), tested.spec.n_blocks - 1
     expected = text(tested, ids)[1]
     rows = Rows.chain(ids, 0)
-    blocks = (-1, 0, last) if subject.capabilities.hidden else ()
+    kept = next(b for b, block in enumerate(tested.spec.blocks) if not block.branch)
+    blocks = (-1, kept, last) if subject.capabilities.hidden else ()
     for start in (0, 13, 19):
         wanted = Outputs(True, 5, subject.capabilities.logsum, hidden=blocks, logits_from=start)
         found = run(tested, rows, tested.new_cache(20), wanted)

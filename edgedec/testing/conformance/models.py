@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
+from edgedec.spec import (
+    S6,
+    Attention,
+    Block,
+    Conv,
+    Delta,
+    EncoderEntry,
+    LatentAttention,
+    Mlp,
+    ModelSpec,
+    Moe,
+    PowerLaw,
+    Rope,
+    Ssm,
+)
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -56,6 +70,26 @@ MODELS: dict[str, ModelSpec] = {
             (Attention(6, 1, 16, 0.25, rope=1, norm="layer"), Mlp(96, True, bias=True, norm="layer")),
         ),
         final_norm="layer",
+    ),
+    "side by side": replace(
+        _spec(
+            "side by side",
+            (
+                replace(_HEADS, branch=True, qk_norm="heads", qk_norm_kind="layer", clip=1.5, norm="layer"),
+                Mlp(96, False, "relu2", True, norm="layer", inner_norm="rms"),
+            ),
+            (replace(_HEADS, branch=True, qk_norm="head", qk_norm_kind="layer"), replace(Mlp(96), branch=True), _MOE),
+        ),
+        head_bias=True,
+        final_norm="layer",
+    ),
+    "learned positions": replace(
+        _spec(
+            "learned positions",
+            (replace(_HEADS, rope=None, slopes=(0.5, 0.25, 0.1, 0.02), inner_norm="layer"), Mlp(96, False, "xielu")),
+            (replace(_HEADS, qk_norm="head", qk_norm_last=True), Mlp(96, activation="relu2")),
+        ),
+        entry=EncoderEntry(positions=CONTEXT, norm="layer"),
     ),
     "experts": _spec(
         "experts",
