@@ -228,7 +228,7 @@ ZOO: dict[str, Callable[[], Any]] = {
     "gpt2": _older("GPT2", n_inner=72, n_positions=96, scale_attn_by_inverse_layer_idx=True),
     "gpt_bigcode": _older("GPTBigCode", n_inner=72, n_positions=96),
     "gpt_bigcode_heads": _older("GPTBigCode", 1, multi_query=False, n_positions=96, tie_word_embeddings=False),
-    "opt": _older("OPT", ffn_dim=72, activation_function="gelu", word_embed_proj_dim=48, tie_word_embeddings=False),
+    "opt": _older("OPT", ffn_dim=72, activation_function="gelu", tie_word_embeddings=False),
     "bloom": _older("Bloom", num_attention_heads=6, max_position_embeddings=None),
     "mpt": _older(
         "Mpt", num_attention_heads=6, max_position_embeddings=None, max_seq_len=96, attn_config={"clip_qkv": 0.9}
