@@ -46,6 +46,8 @@ class Modules:
         if self.output.kind == "terms":
             act = next(block.activation for block in spec.blocks if isinstance(block, Mlp))
             width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
+            if act in ("relu2", "xielu"):
+                raise CheckpointError(f"{spec.architecture}: term weights after {act} are not supported")
             return replace(spec, output=replace(self.output, dense=(Dense(width, True, squash_of(act), "layer"),)))
         return replace(spec, output=self.output, tied=True)
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, entropy_of
-from edgedec.spec.branches import first_beside
-from edgedec.testing.conformance.compare import Array, close, logits, run, same, text, tokens, tree
+from edgedec.testing.conformance.compare import Array, close, ends, logits, run, same, text, tokens, tree
 from edgedec.testing.conformance.suite import Subject, check, refused_without
 
 _BEFORE = 9
@@ -25,9 +24,8 @@ def _slice(runtime: Runtime) -> CallResult:
 @check("slices: the stack may be cut anywhere", needs="slices")
 def cut_anywhere(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
-    n, ids = runtime.spec.n_blocks, tokens(runtime.spec, 20)
-    expected = text(runtime, ids)[1]
-    starts = [cut for cut in range(1, n) if first_beside(runtime.spec, cut) == cut]  # not between blocks side by side
+    ids, starts = tokens(runtime.spec, 20), [end + 1 for end in ends(runtime.spec)[:-1]]
+    n, expected = runtime.spec.n_blocks, text(runtime, ids)[1]
     for cuts in ([0, 0, *starts, n, n], *([0, cut, n] for cut in starts)):
         cache, _ = text(runtime, ids[:_BEFORE])
         rows, hidden = Rows.chain(ids[_BEFORE:], _BEFORE), None
@@ -51,7 +49,7 @@ def resumed(subject: Subject, model: str) -> None:
     n, rows = runtime.spec.n_blocks, tree(runtime.spec, _BEFORE)
     ids = tokens(runtime.spec, _BEFORE)
     expected = logits(run(runtime, rows, text(runtime, ids)[0]))
-    for cut in {first_beside(runtime.spec, at) for at in (1, n // 2, n - 1)} - {0}:
+    for cut in {ends(runtime.spec)[at] + 1 for at in (0, -2)}:
         cache, states = text(runtime, ids)[0], []
         for i in range(len(rows)):
             part = Rows(rows.tokens[: i + 1], rows.positions[: i + 1], rows.parents[: i + 1], first=i)
@@ -80,7 +78,7 @@ def left_out(subject: Subject, model: str) -> None:
 def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
     """Calls of all sorts, each to be made on a cache of its own: prefill, decoding, a tree, a slice, a resumed row."""
     spec, can = runtime.spec, subject.capabilities
-    ids, first = tokens(spec, 60), next(b for b, block in enumerate(spec.blocks) if not block.branch)
+    ids, kept = tokens(spec, 60), (ends(spec)[0], spec.n_blocks - 1)
 
     def call(n: int, rows: Rows, **facts: object) -> Callable[[], Call]:
         return lambda: Call(rows, text(runtime, ids[:n])[0] if n else runtime.new_cache(80), **facts)  # type: ignore[arg-type]
@@ -91,17 +89,15 @@ def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
         call(40, chain(ids[40:41], 40), outputs=ALL_LOGITS),
         call(7, chain(ids[7:9], 7), outputs=Outputs(logits=True, logits_from=1)),
         call(3, chain(ids[3:9], 3)),
-        call(
-            50, chain(ids[50:51], 50), outputs=Outputs(True, 3, hidden=(first, spec.n_blocks - 1) if can.hidden else ())
-        ),
+        call(50, chain(ids[50:51], 50), outputs=Outputs(True, 3, hidden=kept if can.hidden else ())),
     ]
     if can.trees:
         found.append(call(21, tree(spec, 21), outputs=ALL_LOGITS))
     if can.slices:
         states = np.linspace(-1, 1, 2 * spec.hidden_size, dtype=np.float32).reshape(2, -1)
-        found.append(call(5, chain(ids[5:8], 5), blocks=range(first + 1), outputs=Outputs(hidden=(-1, first))))
-        later = range(1, spec.n_blocks)
-        found.append(call(11, chain(ids[11:13], 11), blocks=later, hidden=states, outputs=ALL_LOGITS))
+        found.append(call(5, chain(ids[5:8], 5), blocks=range(kept[0] + 1), outputs=Outputs(hidden=(-1, kept[0]))))
+        rest = range(1, spec.n_blocks)
+        found.append(call(11, chain(ids[11:13], 11), blocks=rest, hidden=states, outputs=ALL_LOGITS))
     return found
 
 
@@ -139,8 +135,7 @@ def _same_result(subject: Subject, found: CallResult, expected: CallResult, what
 
 @refused_without("hidden")
 def _states(runtime: Runtime) -> CallResult:
-    first = next(b for b, block in enumerate(runtime.spec.blocks) if not block.branch)
-    wanted = Outputs(hidden=(-1, first, runtime.spec.n_blocks - 1))
+    wanted = Outputs(hidden=(-1, ends(runtime.spec)[0], runtime.spec.n_blocks - 1))
     return run(runtime, Rows.chain(tokens(runtime.spec, 20), 0), runtime.new_cache(20), wanted)
 
 
@@ -158,8 +153,7 @@ def outputs(subject: Subject, model: str) -> None:
     ids, last = tokens(tested.spec, 20), tested.spec.n_blocks - 1
     expected = text(tested, ids)[1]
     rows = Rows.chain(ids, 0)
-    kept = next(b for b, block in enumerate(tested.spec.blocks) if not block.branch)
-    blocks = (-1, kept, last) if subject.capabilities.hidden else ()
+    blocks = (-1, ends(tested.spec)[0], last) if subject.capabilities.hidden else ()
     for start in (0, 13, 19):
         wanted = Outputs(True, 5, subject.capabilities.logsum, hidden=blocks, logits_from=start)
         found = run(tested, rows, tested.new_cache(20), wanted)

@@ -96,3 +96,8 @@ def same(subject: Subject, found: Array, expected: Array, what: str) -> None:
     equal = np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
     off = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0))
     assert equal, f"{what}: other bytes (off by {off:.2g}), although batch_invariant is declared"
+
+
+def ends(spec: ModelSpec) -> list[int]:
+    """The blocks after which a stack may be cut: those that no other stands beside."""
+    return [b for b, block in enumerate(spec.blocks) if not block.branch]
