@@ -79,7 +79,6 @@ class NativeRuntime:
         self._all = tuple(range(self.spec.n_blocks))
         self.capabilities = Capabilities(
             kinds=KINDS,
-            later=tuple(LATER),
             kv_formats=KV_FORMATS,
             facts=NEWER,
             largest_call=largest_call(self.spec, bundle.manifest.whole_texts),

@@ -36,7 +36,7 @@ class Capabilities:
     tokens from rows of logits; draws: calls can draw the token themselves; steps: it makes whole decoding steps by
     itself. drafting: its own table drafters, tree merge and greedy verification. device: the device and its driver
     (with a version, if known). rounding: the error of its outputs against float32 sums, relative to their spread (0:
-    only by the order of the sums). facts: what it has of `spec.newer`. later: what it runs of `spec.later`.
+    only by the order of the sums). facts: what it has of `spec.newer`.
     """
 
     kinds: tuple[str, ...]
@@ -76,7 +76,6 @@ class Capabilities:
     driver: str = ""
     threads: int = 0
     isa: str = ""
-    later: tuple[str, ...] = ()
 
     def chunk(self, length: int) -> int:
         """The rows of a prefill call after `length` tokens."""

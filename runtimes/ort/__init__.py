@@ -91,7 +91,6 @@ class OnnxRuntime:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
         self.capabilities = Capabilities(
             kinds=KINDS,
-            later=KNOWN,
             kv_formats=KV_FORMATS,
             facts=NEWER,
             largest_call=largest_call(self.spec, bundle.manifest.whole_texts),

@@ -103,7 +103,6 @@ class Reference:
         self._shapes = spec.tensors()
         self.capabilities = Capabilities(
             kinds=KINDS,
-            later=tuple(LATER),
             kv_formats=KV_FORMATS,
             facts=NEWER,
             largest_call=largest_call(self.spec, whole_texts),

@@ -3,6 +3,7 @@ tensors are read in the order that they say."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo_golden
+from checkpoints import write_llama
 
 from edgedec.errors import BadTensor, BundleCorrupt, CheckpointError, RuntimeUnavailable, UsageError
-from edgedec.export.parts import part_shape, part_values
+from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, architecture
 from edgedec.runtime import Call, Outputs, Rows, RuntimeOptions, open_runtime
 from edgedec.runtime.registry import lacking_kinds
-from edgedec.spec import Attention, EncoderEntry, Mlp, ModelSpec
+from edgedec.spec import Attention, EncoderEntry, Mlp, ModelSpec, newer
 from edgedec.spec.branches import first_beside
-from edgedec.spec.later import LATER, WORDS, later
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -33,23 +34,23 @@ def _with(block: int, **facts: Any) -> ModelSpec:
 
 
 EACH: dict[str, ModelSpec] = {
-    "branch": _with(0, branch=True),
-    "relu2": _with(1, activation="relu2"),
-    "xielu": _with(1, activation="xielu", gated=False),
-    "head_bias": replace(PLAIN, head_bias=True),
-    "entry": replace(PLAIN, entry=EncoderEntry(norm="rms")),
-    "qk_norm": _with(0, qk_norm="heads"),
-    "clip": _with(0, clip=2.0),
-    "slopes": _with(0, slopes=(0.5, 0.25, 0.1, 0.1)),
-    "inner_norm": _with(1, inner_norm="layer"),
+    newer.BRANCH: _with(0, branch=True),
+    newer.RELU2: _with(1, activation="relu2"),
+    newer.XIELU: _with(1, activation="xielu", gated=False),
+    newer.HEAD_BIAS: replace(PLAIN, head_bias=True),
+    newer.ENTRY: replace(PLAIN, entry=EncoderEntry(norm="rms")),
+    newer.QK_NORM: _with(0, qk_norm="heads"),
+    newer.CLIP: _with(0, clip=2.0),
+    newer.SLOPES: _with(0, slopes=(0.5, 0.25, 0.1, 0.1)),
+    newer.INNER_NORM: _with(1, inner_norm="layer"),
+    newer.GATES: _with(0, gate="head"),
 }
 
 
-def test_each_fact_has_a_name_and_a_word() -> None:
-    assert LATER.keys() == WORDS.keys() == EACH.keys()
-    assert later(PLAIN) == ()
+def test_each_fact_has_a_name() -> None:
+    assert newer.newer(PLAIN) == ()
     for name, spec in EACH.items():
-        assert later(spec.check()) == (name,)
+        assert newer.newer(spec.check()) == (name,)
 
 
 @pytest.mark.parametrize("name", sorted(EACH))
@@ -58,8 +59,8 @@ def test_an_engine_without_it_names_it(name: str, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec), kv=("f32",))
     assert bundle.manifest.version == 9
     reason = lacking_kinds(bundle, ("attention", "mlp"))
-    assert reason == f"has no {WORDS[name]}, which this model needs"
-    assert lacking_kinds(bundle, ("attention", "mlp"), later=(name,)) is None
+    assert reason == f"has no {name}, which this model needs"
+    assert lacking_kinds(bundle, ("attention", "mlp"), facts=(name,)) is None
     for runtime in ("cuda", "opencl", "tvm", "graph"):
         with pytest.raises(RuntimeUnavailable) as found:
             open_runtime(runtime, bundle, RuntimeOptions(device="cuda:emulated" if runtime == "cuda" else ""))
@@ -115,25 +116,32 @@ class Numbered:
         return whole[first : first + shape[0]]
 
 
-def _read(part: Part, tensor: Numbered) -> np.ndarray:
-    shape = part_shape(part, tensor.shape)
-    rows = [part_values(part, tensor, row, (1, *shape[1:])) for row in range(shape[0])]
-    whole = part_values(part, tensor, 0, shape)
-    np.testing.assert_array_equal(np.concatenate(rows), whole)
-    return whole
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[Part, Numbered], np.ndarray]:
+    """The rows of a part, which one by one are what they are at once."""
+    checkpoint = open_checkpoint(write_llama(tmp_path / "llama"))
+
+    def of(part: Part, tensor: Numbered) -> np.ndarray:
+        one: Checkpoint = replace(checkpoint, tensors={part.name: tensor})
+        whole = one.read((part,), 0, one.shape((part,))[0])
+        rows = [one.read((part,), row, row + 1) for row in range(len(whole))]
+        np.testing.assert_array_equal(np.concatenate(rows), whole)
+        return whole
+
+    return of
 
 
-def test_parts_are_read_in_their_order() -> None:
-    heads = _read(Part("q", (6, 18), pairs=(6, 4)), Numbered(24, 2))[:, 0] / 2
+def test_parts_are_read_in_their_order(read: Callable[[Part, Numbered], np.ndarray]) -> None:
+    heads = read(Part("q", (6, 18), halves=(6, 0, 4)), Numbered(24, 2))[:, 0] / 2
     assert heads.tolist() == [6, 8, 7, 9, 10, 11, 12, 14, 13, 15, 16, 17]
-    np.testing.assert_array_equal(_read(Part("w", turned=True), Numbered(2, 3)), [[0, 3], [1, 4], [2, 5]])
-    assert _read(Part("w", ones=True), Numbered(5, 3)).tolist() == [1, 1, 1]
-    assert _read(Part("n", vector=True, pairs=(4, 4)), Numbered(2, 4)).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
-    assert _read(Part("s", vector=True), Numbered()).tolist() == [0]
-    with pytest.raises(BadTensor, match="5 rows are not whole heads of 4"):
-        part_shape(Part("q", (0, 5), pairs=(4, 2)), (8, 2))
-    with pytest.raises(BadTensor, match="is not a matrix"):
-        part_shape(Part("w", turned=True), (8,))
+    np.testing.assert_array_equal(read(Part("w", transposed=True), Numbered(2, 3)), [[0, 3], [1, 4], [2, 5]])
+    assert read(Part("w", ones=True), Numbered(5, 3)).tolist() == [1, 1, 1]
+    assert read(Part("n", vector=True, halves=(4, 0, 4)), Numbered(2, 4)).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert read(Part("s", vector=True), Numbered()).tolist() == [0]
+    with pytest.raises(BadTensor, match="its 5 rows are not groups of 4 with 2 in pairs"):
+        read(Part("q", (0, 5), halves=(4, 0, 2)), Numbered(8, 2))
+    with pytest.raises(BadTensor, match="is no matrix"):
+        read(Part("w", transposed=True), Numbered(8))
 
 
 REFUSED = [
@@ -163,6 +171,6 @@ def test_what_a_type_does_not_compute_is_refused(name: str, changed: dict[str, A
 
 def test_blocks_of_each_kind_are_there() -> None:
     """The conformance models have every fact, so that each engine is held to it."""
-    assert {name for spec in MODELS.values() for name in later(spec)} == set(LATER)
+    assert {name for spec in MODELS.values() for name in newer.newer(spec)} == set(newer.NEWER)
     assert any(isinstance(block, Attention) and block.qk_norm_last for block in MODELS["learned positions"].blocks)
     assert any(isinstance(block, Mlp) and block.branch for block in MODELS["side by side"].blocks)

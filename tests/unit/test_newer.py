@@ -18,7 +18,7 @@ from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, LATENT, NEWER, SINK_LOGIT, newer
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, SINK_LOGIT, newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -36,11 +36,10 @@ CASES = {
     EXPERT_BIAS: replace(PLAIN, bias=True),
     CLAMPED: replace(PLAIN, clamped=True),
     CHOICE_BIAS: replace(PLAIN, router_bias=True),
-    LATENT: MODELS["latent"].attention[4],
 }
 
 
-@pytest.mark.parametrize("fact", NEWER)
+@pytest.mark.parametrize("fact", CASES)
 def test_a_fact_is_in_the_version_and_in_refusals(fact: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="bundles are written with onnx")
     from edgedec.export.onnx import unsupported_on_devices, whole_model_reason
@@ -52,8 +51,6 @@ def test_a_fact_is_in_the_version_and_in_refusals(fact: str, tmp_path: Path) -> 
     kinds = ("attention", "latent", "moe")
     assert lacking_kinds(bundle, kinds) == f"has no {fact}, which this model needs"
     assert lacking_kinds(bundle, kinds, facts=(fact,)) is None
-    if fact == LATENT:
-        assert lacking_kinds(bundle, ("attention", "moe")) == "has no latent blocks, which this model needs"
     for reason in (library_lacks(spec), sources_lack(spec), unsupported_on_devices(spec), whole_model_reason(spec)):
         assert reason == f"it has {fact}"
 
@@ -143,7 +140,7 @@ def test_tools_that_know_attention_by_its_matrices_refuse_these(name: str) -> No
 def test_a_slot_of_latent_attention_holds_one_vector(tmp_path: Path) -> None:
     """rank + rope_dim values for all heads, in every format and in both kinds of caches."""
     pytest.importorskip("onnx", reason="bundles are written with onnx")
-    spec = only(CASES[LATENT])
+    spec = only(MODELS["latent"].attention[4])
     block = spec.attention[0]
     assert (block.n_heads, block.head_dim, block.head_dim) == (4, 64, block.rank + block.rope_dim)
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec))

@@ -14,7 +14,6 @@ from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import RUNTIMES, Capabilities, Runtime, RuntimeOptions
 from edgedec.spec import ModelSpec
-from edgedec.spec.later import WORDS, later
 from edgedec.spec.newer import newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -60,12 +59,6 @@ class Subject:
     def facts(self, model: str) -> tuple[str, ...]:
         """What a model has of `spec.newer`."""
         return newer(self._own.spec if self._own is not None else MODELS[model])
-
-    def lacking(self, model: str) -> list[str]:
-        """What the runtime does not declare of a model's kinds of blocks, and of `spec.later`."""
-        spec, can = self._own.spec if self._own is not None else MODELS[model], self.capabilities
-        words = [WORDS[name] for name in later(spec) if name not in can.later]
-        return [kind for kind in spec.kinds if kind not in can.kinds] or words
 
     @property
     def low_bits(self) -> bool:
@@ -204,7 +197,7 @@ def _subject(name: str, opened: Open, bundle: Bundle | None, expected: Bundle | 
 
 
 def _finding(one: Check, subject: Subject, model: str) -> Finding:
-    lacking = subject.lacking(model)
+    lacking = [kind for kind in subject.kinds(model) if kind not in subject.capabilities.kinds]
     lacking += [fact for fact in subject.facts(model) if fact not in subject.capabilities.facts]
     missing = one.needs and not getattr(subject.capabilities, one.needs)
     try:
