@@ -154,7 +154,7 @@ def plot(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         axis.set_xticks(x, [f"{n // 1024}K" for n in x])
         axis.set_xlabel("tokens of text")
         axis.set_ylabel(label)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
         axis.grid(True, color="0.9")
         axis.legend(frameon=False)
     figure.tight_layout()
