@@ -11,6 +11,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.logits import LogitsChain
 from edgedec.decoding.messages import Token
 from edgedec.decoding.streams import RandomStreams
+from edgedec.runtime import Hidden
 from edgedec.text.stream import TextStream
 
 
@@ -21,7 +22,7 @@ class Branch:
     logp: the sum of their log-probabilities, that of the end token included, where these were asked for. weight: the
     logarithm of its weight among particles. value: what a scorer says of it. finish: why it ended, "" while it goes on:
     eos, stop, length, context, or dead where a constraint allows nothing. stream: finds stop strings, None if there are
-    none."""
+    none. embedding: [1, hidden_size], what its next step reads in place of its last token."""
 
     context: Context
     config: GenerationConfig
@@ -35,6 +36,7 @@ class Branch:
     weight: float = 0.0
     value: float = 0.0
     finish: str = ""
+    embedding: Hidden | None = None
     _chain: LogitsChain | None = None
 
     @property

@@ -76,6 +76,8 @@ def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
 def _call(branch: Branch, outputs: Outputs) -> Call:
     context = branch.context
     rows = Rows.chain(context.ids[-1:], context.cache.length)
+    if branch.embedding is not None:
+        rows = Rows.embedded(branch.embedding, context.cache.length)
     call = Call(rows, context.cache, outputs=outputs, adapter=context.adapter)
     return call if context.policy is None else context.policy.shape(call)
 

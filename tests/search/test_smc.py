@@ -95,6 +95,17 @@ def test_threshold_zero_never_resamples() -> None:
     assert len({one.value for one in search.room.ranked}) > 1
 
 
+def test_weights_are_products() -> None:
+    """Of 1, then 0, then the end: .5 * .4 * 1."""
+    only = config().override({"constraint": SetConstraint({-1: [1], 1: [0], 0: [2], 2: []}, 3)})
+    masses = []
+    for seed in range(4):
+        text, search = run("smc:n=32,threshold=0", seed, only)
+        assert text == (1, 0)
+        masses.append(exp(search._strategy.log_mean))  # type: ignore[attr-defined]
+    assert np.mean(masses) == pytest.approx(0.2, abs=0.06)
+
+
 def test_beside_other_texts_it_is_the_same() -> None:
     for runtime in (FakeRuntime(), random_reference()):
         rules = SetConstraint(lambda last: [t for t in range(VOCAB) if t % 3 != last % 3], VOCAB)

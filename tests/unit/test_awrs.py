@@ -22,7 +22,7 @@ from edgedec.cli._app import app
 from edgedec.errors import UsageError
 from edgedec.model import Model
 from edgedec.sampling import Probs
-from edgedec.sampling.awrs import GEOMETRIC, Checks, Weighed, weighed_draw
+from edgedec.sampling.awrs import GEOMETRIC, Checks, Weighed, _Left, weighed_draw
 from edgedec.sampling.smc import smc, systematic
 
 SCHEMA: dict[str, Any] = {
@@ -138,6 +138,15 @@ def test_draws_without_replacement_one_by_one() -> None:
     assert scripted(p, [1, 2], 0.1, 0.1, 0.1) == (1, 0.5, 3)  # 1 - q of the rejected one, and the next is allowed
     assert scripted(p, [1], 0.1, 0.1, 0.1) == (1, round(0.5 * 0.6, 9), 3)
     assert scripted(p, [2], 0.1, 0.1, 0.1) == (2, 0.2, 3)  # none is left for the next draw: q is 1
+
+
+def test_what_is_left_of_little_is_added_up() -> None:
+    """Not the difference of nearly equal numbers."""
+    left = _Left(law([1.0, 2e-17, 1e-17]), np.random.default_rng(1))
+    assert left.take(0) == pytest.approx(1)
+    assert left.mass == pytest.approx(3e-17)
+    assert left.take(1) == pytest.approx(2 / 3)
+    assert left.draw() == 2
 
 
 def test_draws_with_replacement_are_counted() -> None:

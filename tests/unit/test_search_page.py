@@ -18,7 +18,7 @@ from edgedec.cli import _app
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.runner import run_loop
 from edgedec.search.branch import Branch
-from edgedec.search.record import BranchTrace
+from edgedec.search.record import BranchTrace, SearchRecord
 from edgedec.search.running import SearchRun
 
 PROMPT = "Once upon a time"
@@ -84,6 +84,14 @@ def test_a_text_that_is_taken_up_again_is_one() -> None:
     )
     assert [list(one.tokens) for one in found if one.chosen] == [answer]
     assert len(found) == search.report()["candidates"]
+
+
+def test_a_branch_that_is_kept_again_has_one_line() -> None:
+    out = list[BranchTrace]()
+    record, one = SearchRecord(out), Branch(None, None, frozenset(), None)  # type: ignore[arg-type]
+    for forwards, kept in enumerate(([one], [], [one], [])):
+        record.keep(kept, forwards)
+    assert [(line.first, line.last) for line in out] == [(0, 3)]
 
 
 def test_the_record_holds_no_dropped_branch() -> None:
