@@ -513,6 +513,6 @@ def test_a_refused_session_leaves_what_the_drafters_learned(ort: Model, tmp_path
 
 def test_text_where_ids_belong_is_named(model: Model) -> None:
     session = model.session()
-    for call in (session.tokens, session.append, session.score):
+    for call in (session.tokens, session.append, session.rewrite):
         with pytest.raises(UsageError, match="text where token ids belong"):
             call("Once")  # type: ignore[operator]
