@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.bench.report import bits_per_weight
+from edgedec.cli._dynamics import dynamics_of, show_dynamics
 from edgedec.cli._flags import Json
 from edgedec.cli._memory import memory_at, show_memory
 from edgedec.cli._output import print_json, print_table, size
@@ -33,6 +34,10 @@ def inspect(
             "--context", "-c", min=0, metavar="TOKENS", show_default=False, help="Memory that so many tokens take."
         ),
     ] = 0,
+    dynamics: Annotated[
+        bool,
+        typer.Option("--dynamics", help="Whether Mamba's layers drive tokens apart or together."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the content of a bundle: model, formats, files.
@@ -51,12 +56,16 @@ def inspect(
     report = describe(opened)
     if context:
         report["memory"] = memory_at(opened, context)
+    if dynamics:
+        report["dynamics"] = dynamics_of(opened)
     if json:
         print_json(report)
         return
     _show(report, files)
     if context:
         show_memory(report["memory"])
+    if dynamics:
+        show_dynamics(report["dynamics"])
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
