@@ -30,6 +30,10 @@ _ADAPTED = {
 }
 
 
+# Codes of `ed_s6.part_norm`.
+_PART_NORMS = {"none": 0, "plain": 1, "rms": 2}
+
+
 class NativeModel:
     """The C++ view of a bundle; keeps alive what it points to."""
 
@@ -209,7 +213,7 @@ class NativeModel:
             state_size=block.state_size,
             dt_rank=block.dt_rank,
             conv_size=block.conv_size,
-            part_norm=cpu.PART_NORMS[block.part_norm],
+            part_norm=_PART_NORMS[block.part_norm],
             part_eps=block.part_eps,
             **self._matrices(prefix, "in_proj x_proj dt_proj out_proj"),
             **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),

@@ -124,6 +124,11 @@ def test_it_is_served_and_run_in_batches(bundle: Path, tmp_path: Path, capsys: p
         assert cost["bytes_full"] == cache_bytes(model.spec, "f32", 1)
 
 
+def test_the_format_is_the_oldest_that_has_the_kind(bundle: Path) -> None:
+    manifest = json.loads((bundle / "edgedec.json").read_text())
+    assert manifest["version"] == (9 if bundle.name.startswith("mamba_tied") else 4)
+
+
 def test_an_engine_without_the_kind_says_so(bundle: Path) -> None:
     if "s6" not in edgedec.open(bundle, engine="reference").spec.kinds:
         assert edgedec.open(bundle, engine="ort", threads=1).spec.kinds == ("ssm",)
