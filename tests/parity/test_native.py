@@ -42,6 +42,7 @@ native = pytest.importorskip("edgedec.runtimes.native")
 
 EXACT = 1e-4  # float32 sums in another order, for logits that spread by 1
 ROUNDED = 2e-2  # nats a row: weights and activations in 8 bits at the coarsest block
+CARRIED = 0.15  # the same, by the states of models that are made of them
 # Of what a block adds to a row, at most. A softmax and a recurrence magnify what their inputs lost; another expert than
 # the reference's would add something else altogether.
 BLOCK_ERROR = {"attention": 0.1, "ssm": 0.1, "mlp": 0.05, "moe": 0.05}
@@ -159,7 +160,7 @@ def test_every_architecture_gives_the_references_logits(architecture: tuple[Mode
     close(whole(engine, Rows.chain(ids, 0)), whole(reference, Rows.chain(ids, 0)))
     tree = Rows.tree(*TREE, start=13)
     close(whole(engine, tree, ids[:13]), whole(reference, tree, ids[:13]))
-    assert max((w or 0) for w, _ in spec.windows) < len(ids)
+    assert max(((w or 0) for w, _ in spec.windows), default=0) < len(ids)
 
 
 @every_architecture
@@ -187,9 +188,11 @@ def test_every_architecture_stays_near_when_quantized(
     """Near to the reference on the same quantized weights, whose rounding is none of the engine's.
 
     With experts some rows are near to a tie of two of them, and rounding below may choose the other: there only most
-    rows are near. That the choice is right where the rows are the same is in the test after this one.
+    rows are near. That the choice is right where the rows are the same is in the test after this one. States carry the
+    rounding of all rows before on: models of them are further off as a whole, and as near as others block by block.
     """
     spec, weight = architecture
+    limit = ROUNDED if spec.attention and "s6" not in spec.kinds else CARRIED
     ids, experts = tokens(spec, 30), "moe" in spec.kinds
     found = {}
     for layout in ("rows", "interleave16"):
@@ -197,7 +200,7 @@ def test_every_architecture_stays_near_when_quantized(
         reference, engine = pair(bundle)
         expected, found[layout] = whole(reference, Rows.chain(ids, 0)), whole(engine, Rows.chain(ids, 0))
         by_row = divergence(expected, found[layout])
-        assert 0 < (np.median(by_row) if experts else by_row.mean()) < ROUNDED
+        assert 0 < (np.median(by_row) if experts else by_row.mean()) < limit
     assert found["rows"].tobytes() == found["interleave16"].tobytes()
 
 
