@@ -21,7 +21,7 @@ from edgedec.errors import CheckpointError
 from edgedec.export.links import check_links
 from edgedec.export.safetensors import Stored, elements, read_header, read_json
 from edgedec.models import Part, Source, architecture
-from edgedec.spec import Attention, Block, ModelSpec
+from edgedec.spec import Attention, Block, Delta, ModelSpec
 
 Array = NDArray[np.float32]
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -129,9 +129,14 @@ def _heights(spec: ModelSpec, name: str, source: Source) -> list[int]:
     if all(part.rows is not None for part in source):
         return [part.rows[1] - part.rows[0] for part in source if part.rows is not None]
     block: Block | None = spec.blocks[int(name.split(".")[1])] if name.startswith("blocks.") else None
-    if isinstance(block, Attention) and name.endswith(".qkv") and len(source) == 3:
-        return [block.q_dim, block.kv_dim, block.kv_dim]
-    return [total // len(source)] * len(source)
+    if isinstance(block, Attention) and name.endswith(".qkv") and len(source) in (3, 4):
+        return [block.q_dim, block.kv_dim, block.kv_dim, block.gate_dim][: len(source)]
+    if isinstance(block, Delta) and name.endswith(".in_proj") and len(source) == 6:
+        keys = block.n_groups * block.key_dim
+        return [block.inner_size, keys, keys, *block.sections[1:]]
+    known = [None if part.rows is None else part.rows[1] - part.rows[0] for part in source]
+    rest = total - sum(height or 0 for height in known)
+    return [rest // known.count(None) if height is None else height for height in known]
 
 
 def _module(part: Part) -> str:

@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 
 from edgedec.bundle.manifest import OLDEST, VERSION
 from edgedec.cli import _app
-from edgedec.errors import CheckpointError
+from edgedec.errors import BundleCorrupt, CheckpointError
+from edgedec.export import adapter
 from edgedec.export.checkpoint import open_checkpoint
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.renamed import together
 from edgedec.kernels.cpu import loader
 from edgedec.models import Part, architecture
-from edgedec.runtime import Rows, lacking_kinds, unavailable_reason
+from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open_runtime, unavailable_reason
 from edgedec.runtimes.ort.recurrent import updates
-from edgedec.spec import Delta
+from edgedec.spec import Conv, Delta
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 # Refused by all engines but those of the CPU.
@@ -63,6 +64,24 @@ def test_drafts_change_no_token_of_an_exported_checkpoint(name: str, weights: An
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["stats"]["accepted"] > 0, "nothing was accepted"
     assert drafted["stats"]["proposed"] > drafted["stats"]["accepted"], "nothing was rejected"
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["delta rules", "short convolutions", "state spaces"])
+def test_a_long_path_from_nothing_is_committed(name: str, tmp_path: Path) -> None:
+    """Rows before the last of a tree over an empty text, so many that their state is kept: it is computed at once."""
+    bundle = write_bundle(tmp_path / "b", KINDS[name], random_weights(KINDS[name], 1), "f32", block=32)
+    runtime = open_runtime("native", bundle, RuntimeOptions(threads=1, kv="f32"))
+    ids = [1, 2, 3, 4, 5] * 4
+    tree, chain = (runtime.new_cache(64) for _ in range(2))
+    logits_of(runtime, Rows.tree([*ids, 9], [*range(-1, 19), 3], 0), tree)
+    tree.commit(range(20))
+    for token in ids:
+        logits_of(runtime, Rows.chain([token], chain.length), chain)
+        chain.commit([0])
+    assert {key: value.tobytes() for key, value in tree.save().items()} == {
+        key: value.tobytes() for key, value in chain.save().items()
+    }
 
 
 def test_the_vision_tower_is_left_out(tmp_path: Path) -> None:
@@ -181,6 +200,33 @@ def _other(value: Any) -> Any:
             return value[::-1] if value != value[::-1] else value[:-1]
         case _:
             return value | {"rope_theta": 123.0}
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "olmo_hybrid", "lfm3"])
+def test_an_adapters_rows_are_those_of_the_tensors_it_is_made_for(name: str, tmp_path: Path) -> None:
+    found = open_checkpoint(checkpoint(tmp_path / "c", name))
+    spec = found.spec()
+    for matrix, source in found.weights(spec).items():
+        if matrix.endswith((".qkv", ".in_proj")):
+            heights = [found.shape((part,))[0] for part in source]
+            assert adapter._heights(spec, matrix, source) == heights, matrix
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (Delta(5, 8, 8, 2), "5 heads do not share 2 groups evenly"),
+        (Delta(4, 8, 0, 2), "key_dim: 0 is out of range"),
+        (Delta(4, 8, 8, 2, rank=-1), "rank: -1 is out of range"),
+        (Delta(4, 8, 8, 2, beta_scale=0.0), "beta_scale 0.0 or eps 0.0 is out of range"),
+        (Delta(4, 8, 8, 2, eps=-1.0), "beta_scale 1.0 or eps -1.0 is out of range"),
+        (Conv(0), "inner_size: 0 is out of range"),
+        (Conv(8, conv_size=0), "conv_size: 0 is out of range"),
+    ],
+)
+def test_blocks_that_cannot_be_are_refused(block: Delta | Conv, said: str) -> None:
+    with pytest.raises(BundleCorrupt, match=said):
+        block.check("spec")
 
 
 def test_the_order_in_which_rows_of_a_tree_are_applied() -> None:
