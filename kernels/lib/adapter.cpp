@@ -10,12 +10,14 @@ namespace edgedec::lib {
 
 namespace {
 
-// Which of the two matrices of a block that an adapter may change this is; -1: neither.
+// Which of the matrices of a block that an adapter may change this is; -1: none.
 int part_of(const BlockSpec& block, const std::string& name) {
   switch (block.kind) {
     case KIND_ATTENTION: return name == "qkv" ? 0 : name == "o" ? 1 : -1;
     case KIND_MLP: return name == block.up() ? 0 : name == "down" ? 1 : -1;
     case KIND_SSM: return name == "in_proj" ? 0 : name == "out_proj" ? 1 : -1;
+    case KIND_CONV: return name == "in_proj" ? 0 : name == "out_proj" ? 1 : -1;
+    case KIND_DELTA: return name == "in_proj" ? 0 : name == "out_proj" ? 1 : name == "gate_up" ? 2 : name == "decay_up" ? 3 : -1;
     default: return -1;
   }
 }

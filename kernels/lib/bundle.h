@@ -81,6 +81,8 @@ class EngineModel {
   std::vector<std::unique_ptr<ed_mlp>> mlp_;
   std::vector<std::unique_ptr<ed_moe>> moe_;
   std::vector<std::unique_ptr<ed_ssm>> ssm_;
+  std::vector<std::unique_ptr<ed_conv>> conv_;
+  std::vector<std::unique_ptr<ed_delta>> delta_;
 };
 
 constexpr const char* KV_FORMATS = "f32 f16 int8 int4";

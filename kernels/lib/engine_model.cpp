@@ -50,7 +50,7 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
     attention_.push_back(std::make_unique<ed_attention>(ed_attention{
         n(s.heads), n(s.kv_heads), n(s.head_dim), n(s.rope), n(s.window), n(s.sinks), s.qk_norm, 0, (float)s.scale,
         (float)s.softcap, tensor(p + "qkv"), tensor(p + "o"), vector(p + "qkv_bias"), vector(p + "o_bias"),
-        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), 0, 0, nullptr,
+        vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), n(s.gate_rows()), 0, nullptr,
         vector(p + "sink_logit")}));
     block.attention = attention_.back().get();
   } else if (s.kind == KIND_MLP) {
@@ -66,6 +66,17 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
         tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias"),
         vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias")}));
     block.moe = moe_.back().get();
+  } else if (s.kind == KIND_CONV) {
+    conv_.push_back(std::make_unique<ed_conv>(ed_conv{
+        n(s.inner), n(s.conv_size), tensor(p + "in_proj"), tensor(p + "out_proj"), vector(p + "in_proj_bias"),
+        vector(p + "out_proj_bias"), vector(p + "conv"), vector(p + "conv_bias")}));
+    block.conv = conv_.back().get();
+  } else if (s.kind == KIND_DELTA) {
+    delta_.push_back(std::make_unique<ed_delta>(ed_delta{
+        n(s.heads), n(s.head_dim), n(s.state_size), n(s.groups), n(s.conv_size), n(s.decays()), n(s.rank), s.sigmoid,
+        (float)s.beta_scale, (float)s.eps, tensor(p + "in_proj"), tensor(p + "out_proj"), tensor(p + "gate_up"),
+        tensor(p + "decay_up"), vector(p + "conv"), vector(p + "dt_bias"), vector(p + "a"), vector(p + "gate_norm")}));
+    block.delta = delta_.back().get();
   } else {
     ssm_.push_back(std::make_unique<ed_ssm>(ed_ssm{
         n(s.heads), n(s.head_dim), n(s.state_size), n(s.groups), n(s.conv_size), n(s.norm_groups), (float)s.dt_min,

@@ -65,6 +65,7 @@ void read_attention(Fields& f, BlockSpec& b) {
   b.qkv_bias = f.boolean("qkv_bias", false), b.o_bias = f.boolean("o_bias", false);
   b.sink_logit = f.boolean("sink_logit", false);
   b.embedding_norm = f.choice("embedding_norm", NORMS, 0);
+  b.gate = f.choice("gate", "none head channel", 0);
   if (b.heads % b.kv_heads) corrupt(f.where() + ": heads do not share kv heads evenly");
 }
 
@@ -115,10 +116,27 @@ void read_ssm(Fields& f, BlockSpec& b) {
   if (!(0 <= b.dt_min && b.dt_min <= b.dt_max)) corrupt(f.where() + ".dt_min: no range");
 }
 
+void read_conv(Fields& f, BlockSpec& b) {
+  b.inner = size_of(f, "inner_size"), b.conv_size = size_of(f, "conv_size", 1, 3);
+  b.bias = f.boolean("bias", false);
+}
+
+void read_delta(Fields& f, BlockSpec& b) {
+  b.heads = size_of(f, "n_heads"), b.head_dim = size_of(f, "head_dim"), b.state_size = size_of(f, "key_dim");
+  b.groups = size_of(f, "n_groups"), b.conv_size = size_of(f, "conv_size", 1, 4), b.rank = size_of(f, "rank", 0, 0);
+  b.decay = f.choice("decay", "head channel", 0);
+  b.sigmoid = f.choice("gate", "silu sigmoid", 0) == 1;
+  b.beta_scale = f.number("beta_scale", 1), b.eps = f.number("eps", 0);
+  if (b.heads % b.groups) corrupt(f.where() + ": heads do not share groups evenly");
+  if (!(b.beta_scale > 0) || !std::isfinite(b.beta_scale) || !(b.eps >= 0) || !std::isfinite(b.eps))
+    corrupt(f.where() + ": beta_scale or eps is out of range");
+}
+
 BlockSpec read_block(const Json& value, const std::string& where) {
   Fields f(value, where, EDGEDEC_CORRUPT);
   BlockSpec b;
-  b.kind = 1 + f.choice("kind", "attention mlp moe ssm opaque");
+  const int kind = f.choice("kind", "attention mlp moe ssm opaque conv delta");
+  b.kind = kind < KIND_OPAQUE ? 1 + kind : KIND_CONV + kind - KIND_OPAQUE;
   if (b.kind == KIND_OPAQUE) {
     b.kv_heads = size_of(f, "n_kv_heads"), b.head_dim = size_of(f, "head_dim"), b.norm = 0;
     f.done();
@@ -130,6 +148,8 @@ BlockSpec read_block(const Json& value, const std::string& where) {
   if (b.kind == KIND_MLP) read_mlp(f, b);
   if (b.kind == KIND_MOE) read_moe(f, b);
   if (b.kind == KIND_SSM) read_ssm(f, b);
+  if (b.kind == KIND_CONV) read_conv(f, b);
+  if (b.kind == KIND_DELTA) read_delta(f, b);
   f.done();
   return b;
 }
@@ -176,13 +196,14 @@ void add_block(std::map<std::string, Shape>& out, const std::string& p, const Bl
   add_norm(out, p + "post_norm", b.post_norm, hidden);
   if (b.kind == KIND_ATTENTION) {
     const int64_t q = b.heads * b.head_dim, kv = b.kv_heads * b.head_dim;
-    out[p + "qkv"] = {q + 2 * kv, b.embedding_norm ? 2 * hidden : hidden};
+    const int64_t rows = q + 2 * kv + b.gate_rows();
+    out[p + "qkv"] = {rows, b.embedding_norm ? 2 * hidden : hidden};
     out[p + "o"] = {hidden, q};
     add_norm(out, p + "embedding_norm", b.embedding_norm, hidden);
     if (b.qk_norm) out[p + "q_norm"] = {b.qk_norm == 1 ? b.head_dim : q};
     if (b.qk_norm) out[p + "k_norm"] = {b.qk_norm == 1 ? b.head_dim : kv};
     if (b.sink_logit) out[p + "sink_logit"] = {b.heads};
-    if (b.qkv_bias) out[p + "qkv_bias"] = {q + 2 * kv};
+    if (b.qkv_bias) out[p + "qkv_bias"] = {rows};
     if (b.o_bias) out[p + "o_bias"] = {hidden};
   } else if (b.kind == KIND_MLP) {
     const int64_t rows = b.gated ? 2 * b.inner : b.inner;
@@ -205,6 +226,16 @@ void add_block(std::map<std::string, Shape>& out, const std::string& p, const Bl
     out[p + "dt_bias"] = out[p + "a"] = out[p + "d"] = {b.heads};
     out[p + "gate_norm"] = {inner};
     if (b.bias) out[p + "in_proj_bias"] = {in}, out[p + "out_proj_bias"] = {hidden};
+  } else if (b.kind == KIND_CONV) {
+    out[p + "in_proj"] = {3 * b.inner, hidden}, out[p + "out_proj"] = {hidden, b.inner};
+    out[p + "conv"] = {b.inner, b.conv_size};
+    if (b.bias) out[p + "in_proj_bias"] = {3 * b.inner}, out[p + "conv_bias"] = {b.inner}, out[p + "out_proj_bias"] = {hidden};
+  } else if (b.kind == KIND_DELTA) {
+    const int64_t inner = b.heads * b.head_dim, conv = inner + 2 * b.groups * b.state_size, all = b.heads * b.decays();
+    out[p + "in_proj"] = {conv + (b.rank ? b.rank : inner) + b.heads + (b.rank ? b.rank : all), hidden};
+    out[p + "out_proj"] = {hidden, inner}, out[p + "conv"] = {conv, b.conv_size};
+    out[p + "dt_bias"] = {all}, out[p + "a"] = {b.heads}, out[p + "gate_norm"] = {b.head_dim};
+    if (b.rank) out[p + "gate_up"] = {inner, b.rank}, out[p + "decay_up"] = {all, b.rank};
   }
 }
 
@@ -258,7 +289,7 @@ std::map<std::string, Shape> ModelSpec::tensors() const {
 bool ModelSpec::is_matrix(const std::string& name) const {
   const std::string part = name.substr(name.rfind('.') + 1);
   for (const char* matrix : {"embed", "head", "qkv", "o", "gate_up", "up", "down", "shared_gate_up", "shared_down",
-                             "in_proj", "out_proj"})
+                             "in_proj", "out_proj", "decay_up"})
     if (part == matrix) return true;
   return false;
 }

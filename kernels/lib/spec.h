@@ -9,7 +9,7 @@
 namespace edgedec::lib {
 
 // As in api.h and kernels.h of the engine.
-enum BlockKindNumber { KIND_ATTENTION = 1, KIND_MLP = 2, KIND_MOE = 3, KIND_SSM = 4, KIND_OPAQUE = 5 };
+enum BlockKindNumber { KIND_ATTENTION = 1, KIND_MLP = 2, KIND_MOE = 3, KIND_SSM = 4, KIND_OPAQUE = 5, KIND_CONV = 10, KIND_DELTA = 11 };
 
 struct BlockSpec {
   int kind = 0;
@@ -20,6 +20,7 @@ struct BlockSpec {
   int qk_norm = 0;  // 0 none, 1 head, 2 full
   bool qkv_bias = false, o_bias = false, sink_logit = false;
   int embedding_norm = 0;
+  int gate = 0;  // 0 none, 1 head, 2 channel
   // mlp, moe
   int64_t inner = 0, experts = 0, top_k = 0, shared = 0, expert_groups = 1, top_groups = 1;
   bool gated = true, bias = false, normalize = true, router_bias = false, shared_gate = false;
@@ -28,7 +29,14 @@ struct BlockSpec {
   // ssm
   int64_t state_size = 0, groups = 1, conv_size = 4, norm_groups = 1;
   double dt_min = 0, dt_max = 1e30;
+  // delta: state_size is key_dim; decay 0: a head, 1: a channel
+  int64_t rank = 0;
+  int decay = 0;
+  bool sigmoid = false;
+  double beta_scale = 1, eps = 0;
 
+  int64_t gate_rows() const { return gate == 0 ? 0 : gate == 1 ? heads : heads * head_dim; }
+  int64_t decays() const { return decay ? state_size : 1; }
   const char* up() const { return gated ? "gate_up" : "up"; }
 };
 
