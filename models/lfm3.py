@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     length, kinds = context_length(r, tables[0], context), layer_kinds(r)
     if r.flag("attention_bias", False):
         raise r.fail("attention_bias", "is true, which is not supported beside gates without a bias")
-    after: Norm = "rms" if r.flag("use_sandwich_norm": Literal["none", "head"], True) else "none"
+    after: Norm = "rms" if r.flag("use_sandwich_norm", True) else "none"
     attention = Attention(**heads(r, kv_heads=4, head_dim=128), qk_norm="head", post_norm=after)
     if r.flag("use_attention_gate", True):
         attention = replace(attention, gate="head")

@@ -80,7 +80,7 @@ class DeltaBlock : public Block {
 
   void project(const BlockCall& call) {
     Product p{};
-    p.w = in_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, in_);
+    p.w = in_, p.a = engine_.norm(block_.norm, call.input, call.rows, in_);
     p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
     engine_.multiply(p);
     engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);

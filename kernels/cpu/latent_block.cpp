@@ -57,7 +57,7 @@ const float* LatentProducts::queries(const BlockCall& call, const QuantizedActiv
 void LatentProducts::project(const BlockCall& call, float* qk, int64_t width) {
   const int rows = call.rows, rope = m_.rope_dim, q_dim = rope + m_.nope_dim;
   float* key = qk + (int64_t)heads_ * dim_;
-  const float* q = queries(call, engine_.norm(block_.norm, call.hidden, rows, m_.q_rank ? q_a_ : q_));
+  const float* q = queries(call, engine_.norm(block_.norm, call.input, rows, m_.q_rank ? q_a_ : q_));
   product(kv_a_, engine_.quantize(engine_.normed(), rows, kv_a_), rows, m_.kv_a_bias, key, width);
   norm_rows(m_.kv_norm, m_.rank, rows, key + rope, width);
   for (int r = 0; r < rows; r++)
