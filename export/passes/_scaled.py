@@ -6,7 +6,7 @@ import numpy as np
 
 from edgedec.export.passes._statistics import Float64
 from edgedec.runtimes.reference.numeric import Array, Weights
-from edgedec.spec import Conv, Delta, LatentAttention, ModelSpec
+from edgedec.spec import LatentAttention, ModelSpec
 
 # The matrices that read a block's norm, quantized or not.
 _READERS = {
@@ -24,7 +24,7 @@ def readers(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     """The norms whose weights only scale the columns of matrices, each with these matrices."""
     shapes, found = spec.tensors(), dict[str, tuple[str, ...]]()
     for b, block in enumerate(spec.blocks):
-        if block.kind not in _READERS | Conv | Delta or getattr(block, "paired", False):
+        if block.kind not in _READERS or getattr(block, "paired", False):
             continue
         names = [f"blocks.{b}.{name}" for name in _READERS[block.kind]]
         if isinstance(block, LatentAttention) and block.q_rank:
