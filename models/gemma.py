@@ -26,7 +26,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
     refuse_bidirectional(r)
     bias = r.flag("attention_bias", False)
-    attention = Attention(**heads(r, head_dim=256), qkv_bias=bias, o_bias=bias)
+    attention = Attention(**heads(r, kv_heads=16, head_dim=256), qkv_bias=bias, o_bias=bias)
     mlp = Mlp(r.whole("intermediate_size"), activation=_activation(r))
     scale = embed_scale(r.whole("hidden_size"))
     return rotary(r, context, (attention, mlp), attention.head_dim, tied=True, embed_scale=scale)

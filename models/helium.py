@@ -17,7 +17,7 @@ FACTS = ArchitectureFacts(IGNORED)
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
-    attention = Attention(**heads(r, head_dim=128), qkv_bias=r.flag("attention_bias", False))
+    attention = Attention(**heads(r, kv_heads=20, head_dim=128), qkv_bias=r.flag("attention_bias", False))
     mlp = Mlp(r.whole("intermediate_size"), bias=r.flag("mlp_bias", False), activation=activation(r))
     return rotary(r, context, (attention, mlp), attention.head_dim, tied=False, eps=1e-8, theta=100000.0)
 

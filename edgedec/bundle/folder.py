@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.advice import advice
 from edgedec.bundle.diffusion import check_diffusion
-from edgedec.bundle.integers import Integers, is_integer, low_bits, together, unpacked, values
+from edgedec.bundle.extents import extents
+from edgedec.bundle.integers import Integers, unpacked, values
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion, UsageError
@@ -237,7 +238,7 @@ def _check_references(manifest: Manifest, path: Path) -> None:
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")
     size = manifest.files[manifest.weights].size
-    for name, start, length in _extents(manifest):
+    for name, start, length in extents(manifest):
         if start < 0 or start % ALIGN or start + length > size:
             raise BundleCorrupt(f"{where}: {name} lies outside {manifest.weights} or is not aligned")
 
@@ -263,43 +264,6 @@ def _check_drafts(manifest: Manifest, where: str) -> None:
             raise BundleCorrupt(f"{where}: drafts.{kind}.block: {draft.block} is out of range")
         if any(not 0 <= block < manifest.spec.n_blocks for block in draft.features):
             raise BundleCorrupt(f"{where}: drafts.{kind}.features: not blocks of {manifest.spec.n_blocks}")
-
-
-def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
-    """(name, offset, bytes) of everything in the weights file."""
-    spec = manifest.spec
-    for name, tensor in manifest.tensors.items():
-        if is_integer(tensor.format):
-            whole = tensor.block in (16, 32, 64, 128, 256) and tensor.block % together(tensor.format) == 0
-            if not whole or name not in spec.matrices:
-                raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
-            yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
-            if tensor.zeros and (low_bits([tensor.format]) or tensor.block < 32 or name == "embed"):
-                raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points in blocks of {tensor.block}")
-            if tensor.zeros:
-                yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
-            if tensor.offsets and (tensor.zeros or tensor.block != 32 or low_bits([tensor.format])):
-                raise BundleCorrupt(f"tensor {name}: {tensor.format} with offsets in blocks of {tensor.block}")
-            if tensor.offsets:
-                yield f"{name} (offsets)", tensor.offsets, tensor.offset_bytes
-        elif tensor.zeros or tensor.offsets:
-            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points or offsets")
-        elif tensor.layout != "rows":
-            raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
-        yield name, tensor.data, tensor.data_bytes
-    if len(manifest.ropes) != len(spec.ropes):
-        raise BundleCorrupt("ropes: not one table for each rope of the spec")
-    for i, (pair, rope) in enumerate(zip(manifest.ropes, spec.ropes, strict=True)):
-        if len(pair) != 2:
-            raise BundleCorrupt(f"ropes[{i}]: expected a cos and a sin offset")
-        for offset in pair:
-            yield f"rope {i}", offset, 4 * spec.positions * len(rope.inv_freq)
-    for kv in manifest.kv_formats:
-        if kv in ("int8", "int4"):
-            offset = getattr(manifest.kv_scales, kv)
-            if offset is None:
-                raise BundleCorrupt(f"kv_scales.{kv}: missing")
-            yield f"kv_scales.{kv}", offset, sum(4 * block.kv_parts * block.kv_dim for block in spec.attention.values())
 
 
 def _sha256(path: Path) -> str:

@@ -20,7 +20,7 @@ _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
 @dataclass
-class Delta:
+class TextDelta:
     """The additions of an event. `tokens`: tokens that became part of the answer; `pieces`: of unfinished calls;
     `calls`: all calls, once the text has ended; `whole`: the calls that were not sent in pieces."""
 
@@ -55,11 +55,11 @@ class Choice:
         answers = request.constraint is not None
         self._functions = None if tools is None else CallSplitter(tools.schemas, tools.choice == "required", answers)
 
-    def add(self, event: Event) -> Delta:
+    def add(self, event: Event) -> TextDelta:
         """The additions of an event; APIError if an error or a cancellation ended the text."""
         if isinstance(event, PromptEvent):
             self.prompt = event.tokens
-            return Delta(prompt=event.tokens)
+            return TextDelta(prompt=event.tokens)
         if isinstance(event, EndEvent):
             return self._close(event)
         if event.token is not None:
@@ -85,7 +85,7 @@ class Choice:
         known = [token.logprob for token in self.tokens if token.logprob is not None]
         return sum(known) / len(known) if known else 0.0
 
-    def _close(self, event: EndEvent) -> Delta:
+    def _close(self, event: EndEvent) -> TextDelta:
         check(event)
         self.end = event
         thought, text = ("", "") if self._thoughts is None else self._thoughts.end()
@@ -99,10 +99,10 @@ class Choice:
             delta.tokens = []
         return delta
 
-    def _grown(self, thought: str, text: str) -> Delta:
+    def _grown(self, thought: str, text: str) -> TextDelta:
         self.thought += thought
         self.text += text
-        delta = Delta(thought, text)
+        delta = TextDelta(thought, text)
         if thought or text or self._all:
             delta.tokens, self._unsent = self._unsent, []
         self.thought_tokens += len(delta.tokens) if thought else 0

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from edgedec.decoding.messages import Token
 from edgedec.server.calls import CallPiece, FunctionCall
-from edgedec.server.choice import Choice, Delta
+from edgedec.server.choice import Choice, TextDelta
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ class Shape(Protocol):
         """The first chunk; empty if there is none."""
         ...
 
-    def piece(self, delta: Delta, at: int) -> Json:
+    def piece(self, delta: TextDelta, at: int) -> Json:
         """More text and its tokens; `at`: where it begins in the whole text."""
         ...
 
@@ -48,7 +48,7 @@ class ChatShape:
     def opening(self, before: str) -> Json:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def piece(self, delta: Delta, at: int) -> Json:
+    def piece(self, delta: TextDelta, at: int) -> Json:
         if delta.pieces or delta.whole:
             begun = len(delta.calls) - len(delta.whole)
             whole = [{"index": begun + i, **_call(call)} for i, call in enumerate(delta.whole)]
@@ -83,7 +83,7 @@ class TextShape:
     def opening(self, before: str) -> Json:
         return {"text": before, "logprobs": None} if before else {}
 
-    def piece(self, delta: Delta, at: int) -> Json:
+    def piece(self, delta: TextDelta, at: int) -> Json:
         return {"text": delta.text, **self._logprobs_of(delta.prompt or delta.tokens, 0 if delta.prompt else at)}
 
     def closing(self) -> Json:

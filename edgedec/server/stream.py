@@ -11,7 +11,7 @@ from typing import Any
 from edgedec.decoding.messages import Stats
 from edgedec.server.answers import dumps, sse
 from edgedec.server.api import TextRequest
-from edgedec.server.choice import Choice, Delta
+from edgedec.server.choice import Choice, TextDelta
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EndEvent, Event, Submission, TextEvent
@@ -80,7 +80,7 @@ class TextResponse:
             return [self._text_chunk(event.index, delta)] if delta.text else []
         bodies: list[Json] = []
         if delta.thought or delta.text or (wants and (delta.tokens or delta.prompt)):
-            shown = Delta(delta.thought, delta.text, delta.tokens, prompt=delta.prompt)
+            shown = TextDelta(delta.thought, delta.text, delta.tokens, prompt=delta.prompt)
             bodies.append(self._piece(shown, start, delta.by))
         if delta.pieces or delta.whole:
             bodies.append({**self._shape.piece(replace(delta, text=""), start), "finish_reason": None})
@@ -88,17 +88,17 @@ class TextResponse:
             bodies.append({**self._shape.closing(), "finish_reason": choice.reason})
         return [sse(self._chunk([{"index": event.index, **body}])) for body in bodies]
 
-    def _piece(self, shown: Delta, start: int, by: str) -> Json:
+    def _piece(self, shown: TextDelta, start: int, by: str) -> Json:
         more = {"edgedec": {"by": by}} if by else {}
         return {**self._shape.piece(shown, start), "finish_reason": None, **more}
 
-    def _text_chunk(self, index: int, delta: Delta) -> str:
+    def _text_chunk(self, index: int, delta: TextDelta) -> str:
         """The chunk of text alone, in which only the text is new, unless it counts."""
         if self._request.running_usage:
             return sse(self._chunk([{"index": index, **self._piece(delta, 0, delta.by)}]))
         key = (index, delta.by)
         if key not in self._frames:
-            chunk = sse(self._chunk([{"index": index, **self._piece(Delta(text=_TEXT), 0, delta.by)}]))
+            chunk = sse(self._chunk([{"index": index, **self._piece(TextDelta(text=_TEXT), 0, delta.by)}]))
             before, _, after = chunk.partition(dumps(_TEXT))
             self._frames[key] = before, after
         before, after = self._frames[key]

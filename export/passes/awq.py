@@ -117,9 +117,9 @@ def groups(spec: ModelSpec, b: int) -> Iterator[ScaledGroup]:
     norm = f"blocks.{b}.norm"
     if norm in norms:
         yield ScaledGroup(norms[norm], {norm: None})
-    if isinstance(block, Attention | Mlp) and block.kind == "attention" and block.inner_norm != "none":
+    if isinstance(block, Attention | Mlp) and block.inner_norm != "none":
         return  # what it norms may not be scaled
-    if isinstance(block, Attention) and not block.clip:
+    if isinstance(block, Attention) and block.kind == "attention" and not block.clip:
         values = slice(block.q_dim + block.kv_dim, block.q_dim + 2 * block.kv_dim)
         makers: dict[str, slice | None] = {f"blocks.{b}.qkv": values}
         if block.qkv_bias:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
 from edgedec.runtime.onnx_memory import returning
-from edgedec.runtimes.ort.recurrent import Tree, tree_of
+from edgedec.runtimes.ort.recurrent import RecurrentTree, tree_of
 from edgedec.spec import ModelSpec, Ssm
 
 Array = NDArray[np.float32]
@@ -81,7 +81,7 @@ class Step:
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(apart[None, None]))
         return self._biases[key]
 
-    def tree(self, b: int) -> Tree:
+    def tree(self, b: int) -> RecurrentTree:
         """The pending tree of recurrent block b, with the rows of this call."""
         block = self.spec.recurrent[b]
         decays = self._decays(b) if isinstance(block, Ssm) else np.zeros(0, np.float32)
@@ -202,7 +202,7 @@ class Plan:
                 binding.bind_output(f"present.{self._numbers[b]}.{part}", *cache)
 
 
-def _bind_tree(binding: Any, b: int, tree: Tree) -> list[NDArray[Any]]:
+def _bind_tree(binding: Any, b: int, tree: RecurrentTree) -> list[NDArray[Any]]:
     """Bind the inputs and outputs of a recurrent block: the arrays to keep until the call is over."""
     names, values = zip(*tree.given(b).items(), strict=True)
     kept = [np.ascontiguousarray(value) for value in values]

@@ -16,7 +16,7 @@ from edgedec.spec import Delta, Ssm, Stateful
 Array = NDArray[np.float32]
 
 
-class Tree:
+class RecurrentTree:
     """The pending tree of one block: the state that it began with, and the inputs of its rows so far by name, first
     those that are convolved. `outputs`: of the block's graph, in order."""
 
@@ -83,7 +83,7 @@ class Tree:
         return x.reshape(len(path), block.n_heads, block.head_dim), first, second
 
 
-class SsmTree(Tree):
+class SsmTree(RecurrentTree):
     """Of a state-space block: one masked product gives all rows."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -100,7 +100,7 @@ class SsmTree(Tree):
         return (self.start.state * np.exp(sums[-1])[:, None, None] + added).astype(np.float32)
 
 
-class DeltaTree(Tree):
+class DeltaTree(RecurrentTree):
     """Of the gated delta rule: one row after another."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -123,9 +123,9 @@ class DeltaTree(Tree):
         return state
 
 
-def tree_of(block: Stateful, a: Array, rows: Rows, kept: RecurrentState) -> Tree:
+def tree_of(block: Stateful, a: Array, rows: Rows, kept: RecurrentState) -> RecurrentTree:
     """The pending tree of a block with the rows of a call. a: its tensor of that name, if it has one."""
-    made = {"ssm": SsmTree, "delta": DeltaTree}.get(block.kind, Tree)
+    made = {"ssm": SsmTree, "delta": DeltaTree}.get(block.kind, RecurrentTree)
     return made(block, a, rows, kept)
 
 
@@ -154,7 +154,7 @@ def updates(rows: Rows) -> dict[str, NDArray[Any]]:
 class _After:
     """The state after a row, computed when it is needed."""
 
-    tree: Tree
+    tree: RecurrentTree
     row: int
     state: Array | None = None
 

@@ -47,7 +47,7 @@ from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "latent", "conv", "delta", "mlp", "moe", "power_law", "s6", "ssm")
+KINDS = ("attention", "conv", "delta", "latent", "mlp", "moe", "power_law", "s6", "ssm")
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]

@@ -34,6 +34,12 @@ DEEPSEEK = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_s
 HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 ASKED: dict[str, dict[str, Any]] = {
+    "bitnet": {"num_key_value_heads": 4},
+    "helium": {"num_key_value_heads": 4},
+    "codegen": {"rotary_dim": 4},
+    "gptj": {"rotary_dim": 4},
+    "gpt_neox": {"hidden_size": 256},
+    "stablelm": {"hidden_size": 256},
     "mixtral": EXPERTS,
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
@@ -98,8 +104,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     for name in FAMILY.names():
         own = FAMILY.facts(name)  # diffusion: transformers has none, tests/diffusion
-        if name in WRAPPED or own.diffusion or own.encodes or name in (*_STATES, "jamba"):
-            continue  # of the last four: the tests after this one
+        if name in WRAPPED or own.diffusion or own.encodes or name in (*_STATES, "jamba", "bloom", "mpt"):
+            continue  # of the last: the tests after this one, or all keys have other names
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
         spec, config = _spec(model_type=name, **changes), {k: v for k, v in LLAMA.items() if k != "model_type"}
@@ -111,10 +117,10 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             sizes = (block.rank, block.rope_dim, block.nope_dim, block.v_dim, block.q_rank)
             assert sizes == tuple(getattr(theirs, name) for name in names), name
         else:
-            assert block.n_kv_heads == theirs.num_key_value_heads, name
+            assert block.n_kv_heads == _kv_heads(theirs), name
             assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
-        assert spec.norm_eps == (theirs.norm_eps if name.startswith("lfm") else theirs.rms_norm_eps), name
+        assert spec.norm_eps == next((getattr(theirs, key) for key in EPS if hasattr(theirs, key)), 1e-5), name
         for last in (layer[-1] for layer in spec.layers):
             if isinstance(last, Moe) and last.router != "softmax_topk":
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
@@ -134,6 +140,18 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
             assert sizes == tuple(getattr(theirs, f"mamba_{name}") for name in names), name
             assert (ssm.proj_bias, ssm.dt_min, ssm.dt_max) == (theirs.mamba_proj_bias, 0.0, 1e30), name
+
+
+# What configs call the epsilon of norms; OLMo's and OPT's code has 1e-5.
+EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+
+
+def _kv_heads(config: Any) -> int:
+    """By whichever name; as many as heads where there is none."""
+    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
+        return 1 if config.multi_query else int(config.num_attention_heads)
+    found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    return int(found or config.num_attention_heads)
 
 
 def _shared_size(config: Any) -> int:
@@ -342,7 +360,7 @@ def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
         ({"vocab_size": None}, "vocab_size must be a whole number, found null"),
         ({"vocab_size": "101"}, "vocab_size must be a whole number of at least 1, found '101'"),
         ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, found 0"),
-        ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not supported"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is not supported"),
         ({"attention_bias": 1}, "attention_bias must be true or false, found 1"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set: is already quantized"),
         ({"num_local_experts": 8}, "num_local_experts is set: this architecture has no experts"),

@@ -19,7 +19,7 @@ from serving import serving  # noqa: E402
 
 from edgedec.constraints.given import GivenConstraint  # noqa: E402
 from edgedec.server.api import TextRequest, Tools  # noqa: E402
-from edgedec.server.choice import Choice, Delta  # noqa: E402
+from edgedec.server.choice import Choice, TextDelta  # noqa: E402
 from edgedec.server.closing import closed  # noqa: E402
 from edgedec.server.completions import Completion  # noqa: E402
 from edgedec.server.requests import EndEvent, TextEvent  # noqa: E402
@@ -42,7 +42,7 @@ def ended(text: str, choice: str, finish: str, answer: GivenConstraint | None = 
     return found, "".join(delta.text for delta in deltas), streamed(deltas)
 
 
-def streamed(deltas: list[Delta]) -> list[list[str]]:
+def streamed(deltas: list[TextDelta]) -> list[list[str]]:
     calls: list[list[str]] = []
     for delta in deltas:
         for piece in delta.pieces:

@@ -26,6 +26,7 @@ from edgedec.models import Part, architecture
 from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open_runtime, unavailable_reason
 from edgedec.runtimes.ort.recurrent import updates
 from edgedec.spec import Conv, Delta
+from edgedec.spec.newer import GATES
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 # Refused by all engines but those of the CPU.
@@ -100,10 +101,10 @@ def test_engines_without_the_blocks_refuse_them(name: str, tmp_path: Path) -> No
         assert reason is not None
         assert "\n" not in reason
     kinds = tuple(kind for kind in bundle.spec.kinds if kind not in ("conv", "delta"))
-    assert lacking_kinds(bundle, kinds) == "has no gates of attention, which this model needs"
     new = "delta" if name == "delta rules" else "conv"
-    assert lacking_kinds(bundle, kinds, gates=True) == f"has no {new} blocks, which this model needs"
-    assert lacking_kinds(bundle, bundle.spec.kinds, gates=True) is None
+    assert lacking_kinds(bundle, kinds) == f"has no {new} blocks, which this model needs"
+    assert lacking_kinds(bundle, bundle.spec.kinds) == "has no gates of attention, which this model needs"
+    assert lacking_kinds(bundle, bundle.spec.kinds, facts=(GATES,)) is None
 
 
 def test_only_bundles_with_the_new_facts_have_the_new_version(tmp_path: Path) -> None:

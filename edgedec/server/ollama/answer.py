@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedec.server.answers import dumps
 from edgedec.server.api import TextRequest
-from edgedec.server.choice import Choice, Delta
+from edgedec.server.choice import Choice, TextDelta
 from edgedec.server.closing import closed
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.about import now
@@ -37,7 +37,7 @@ class OllamaAnswer:
             for event in events:
                 self._choice.add(event)
         choice = self._choice
-        whole = Delta(choice.thought.rstrip(), choice.text, choice.tokens, choice.calls)
+        whole = TextDelta(choice.thought.rstrip(), choice.text, choice.tokens, choice.calls)
         return {**self._body(whole), **self._end()}
 
     async def chunks(self) -> AsyncIterator[str]:
@@ -51,7 +51,7 @@ class OllamaAnswer:
             self._run.cancel()
             yield dumps({"error": error.message}) + "\n"
             return
-        yield dumps({**self._body(Delta()), **self._end()}) + "\n"
+        yield dumps({**self._body(TextDelta()), **self._end()}) + "\n"
 
     def _line(self, event: Event) -> str:
         delta = self._choice.add(event)
@@ -59,7 +59,7 @@ class OllamaAnswer:
             return ""
         return dumps({**self._body(delta), "done": False}) + "\n"
 
-    def _body(self, delta: Delta) -> Json:
+    def _body(self, delta: TextDelta) -> Json:
         thought = {"thinking": delta.thought} if delta.thought else {}
         head = {"model": self._model, "created_at": now()}
         odds = {}

@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Any
 
 from edgedec.server.calls import CallPiece
-from edgedec.server.choice import Delta
+from edgedec.server.choice import TextDelta
 from edgedec.server.responses.store import item_id
 from edgedec.server.shapes import chat_logprobs
 from edgedec.text.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class ResponseOutput:
         """The text of its messages."""
         return "".join(item["content"][0]["text"] for item in self.items if item["type"] == "message")
 
-    def add(self, delta: Delta) -> list[Json]:
+    def add(self, delta: TextDelta) -> list[Json]:
         """The events of a text's additions."""
         events: list[Json] = []
         if delta.thought:
@@ -65,7 +65,7 @@ class ResponseOutput:
             self._done(item),
         ]
 
-    def _append(self, of: str, text: str, delta: Delta) -> list[Json]:
+    def _append(self, of: str, text: str, delta: TextDelta) -> list[Json]:
         """Add text to an item of a kind; begins the item if another kind is open."""
         begun = [] if self._open is not None and self._open["type"] == of else [*self.close(), *self._begin(of)]
         assert self._open is not None

@@ -1,0 +1,46 @@
+"""Where everything in a weights file lies, as a manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgedec.bundle.integers import is_integer, low_bits, together
+from edgedec.bundle.manifest import Manifest
+from edgedec.errors import BundleCorrupt
+
+
+def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
+    """(name, offset, bytes) of everything in the weights file."""
+    spec = manifest.spec
+    for name, tensor in manifest.tensors.items():
+        if is_integer(tensor.format):
+            whole = tensor.block in (16, 32, 64, 128, 256) and tensor.block % together(tensor.format) == 0
+            if not whole or name not in spec.matrices:
+                raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
+            yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
+            if tensor.zeros and (low_bits([tensor.format]) or tensor.block < 32 or name == "embed"):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points in blocks of {tensor.block}")
+            if tensor.zeros:
+                yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
+            if tensor.offsets and (tensor.zeros or tensor.block != 32 or low_bits([tensor.format])):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} with offsets in blocks of {tensor.block}")
+            if tensor.offsets:
+                yield f"{name} (offsets)", tensor.offsets, tensor.offset_bytes
+        elif tensor.zeros or tensor.offsets:
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points or offsets")
+        elif tensor.layout != "rows":
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
+        yield name, tensor.data, tensor.data_bytes
+    if len(manifest.ropes) != len(spec.ropes):
+        raise BundleCorrupt("ropes: not one table for each rope of the spec")
+    for i, (pair, rope) in enumerate(zip(manifest.ropes, spec.ropes, strict=True)):
+        if len(pair) != 2:
+            raise BundleCorrupt(f"ropes[{i}]: expected a cos and a sin offset")
+        for offset in pair:
+            yield f"rope {i}", offset, 4 * spec.positions * len(rope.inv_freq)
+    for kv in manifest.kv_formats:
+        if kv in ("int8", "int4"):
+            offset = getattr(manifest.kv_scales, kv)
+            if offset is None:
+                raise BundleCorrupt(f"kv_scales.{kv}: missing")
+            yield f"kv_scales.{kv}", offset, sum(4 * block.kv_parts * block.kv_dim for block in spec.attention.values())
