@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from edgedec.spec import ModelSpec
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, GATES, SINK_LOGIT, newer
+
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "kernels" / "lib"
 HEADER = LIBRARY / "include" / "edgedec.h"
@@ -24,6 +27,16 @@ needs_compiler = pytest.mark.skipif(COMPILER is None or os.name == "nt", reason=
 needs_patience = pytest.mark.skipif(
     not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="takes minutes: asks for EDGEDEC_SLOW_TESTS=1"
 )
+
+
+# Kinds of blocks and later facts that libedgedec has.
+KINDS = {"attention", "conv", "delta", "mlp", "moe", "ssm"}
+FACTS = {CHOICE_BIAS, CLAMPED, EXPERT_BIAS, GATES, SINK_LOGIT}
+
+
+def library_runs(spec: ModelSpec) -> bool:
+    """Whether libedgedec has all kinds and facts of a model."""
+    return set(spec.kinds) <= KINDS and set(newer(spec)) <= FACTS
 
 
 def module_at(path: Path, name: str) -> ModuleType:

@@ -213,7 +213,9 @@ ZOO: dict[str, Callable[[], Any]] = {
     "phi": _causal("Phi", rope_parameters=HALF_ROPE),
     "phi_normed": _causal("Phi", 1, rope_parameters=HALF_ROPE, qk_layernorm=True, hidden_act="gelu"),
     "gpt_neox": _causal("GPTNeoX", **HEADS, rope_parameters=HALF_ROPE),
-    "gpt_neox_in_turn": _causal("GPTNeoX", 1, **HEADS, use_parallel_residual=False, hidden_act="gelu_new"),
+    "gpt_neox_in_turn": _causal(
+        "GPTNeoX", 1, **HEADS, rope_parameters=HALF_ROPE, use_parallel_residual=False, hidden_act="gelu_new"
+    ),
     "cohere": _causal("Cohere", use_qk_norm=True, logit_scale=0.7, tie_word_embeddings=False),
     "cohere2": _causal("Cohere2", num_hidden_layers=4, sliding_window=5, logit_scale=0.7, attention_bias=True),
     "arcee": _causal("Arcee", head_dim=12, attention_bias=True, mlp_bias=True),
@@ -240,7 +242,11 @@ ZOO: dict[str, Callable[[], Any]] = {
         "Falcon", 1, ffn_hidden_size=72, new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False
     ),
     "falcon_in_turn": _older("Falcon", 2, ffn_hidden_size=72, multi_query=False, parallel_attn=False),
-    "ministral3": _causal("Ministral3", head_dim=16, rope_parameters=YARN | {"llama_4_scaling_beta": 0.1}),
+    "ministral3": _causal(
+        "Ministral3",
+        head_dim=16,
+        rope_parameters=YARN | {"original_max_position_embeddings": 48, "llama_4_scaling_beta": 0.1},
+    ),
     "vaultgemma": _causal(
         "VaultGemma", **GEMMA, attn_logit_softcapping=4.0, final_logit_softcapping=6.0, attention_bias=True
     ),
@@ -396,7 +402,7 @@ ZOO: dict[str, Callable[[], Any]] = {
         "MiniCPM3", **LATENT, hidden_size=64, scale_emb=3.0, scale_depth=0.9, dim_model_base=48, attention_bias=True
     ),
     "granitemoeshared": _causal(
-        "GraniteMoeShared", **GRANITE, shared_intermediate_size=48, attention_bias=True, num_hidden_layers=2
+        "GraniteMoeShared", 1, **GRANITE, shared_intermediate_size=48, attention_bias=True, num_hidden_layers=2
     ),
     "qwen2_moe": _causal(
         "Qwen2Moe",

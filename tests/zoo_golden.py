@@ -70,7 +70,7 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
         return config | {"hidden_size": 128, "rope_parameters": rope}
     if "num_attention_heads" not in config and "text_config" not in config:
         return config
-    if config.get("rope_parameters", {}).get("partial_rotary_factor") == 0.25:
+    if config.get("rope_parameters", {}).get("partial_rotary_factor") == 0.25 and "linear_key_head_dim" in config:
         return config | {"head_dim": 64}
     if "text_config" in config and "linear_key_head_dim" in config["text_config"]:
         return config | {"text_config": fitted(config["text_config"])}
@@ -81,7 +81,9 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
         return config | {"head_dim": 32}
     if "head_dim" in config or "hidden_size" not in config:
         return config
-    return config | {"hidden_size": (32 if partial else 16) * config.get("num_attention_heads", 4)}
+    heads = config.get("num_attention_heads", 4)
+    wide = (32 if partial else 16) * heads
+    return config | {"hidden_size": 64 if wide <= 64 and 64 % heads == 0 else wide}
 
 
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -> Path:
@@ -126,7 +128,7 @@ def text_of_transformers(folder: Path) -> list[int]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-    ids, most = list(PROMPT), getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 20)
+    ids, most = list(PROMPT), getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
     with torch.no_grad():
         while len(ids) < min(len(PROMPT) + STEPS, most):
             ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))

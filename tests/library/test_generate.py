@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clibrary import c, library, opened
+from clibrary import c, library, library_runs, opened
 
 import edgedec
 from edgedec.errors import EdgedecError
 from edgedec.spec import KV_FORMATS
-from edgedec.spec.later import later
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -97,7 +96,7 @@ def test_random_requests(nano: Path, kv: str) -> None:
     assert {"context", "full"} & reasons
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "power law" and not later(MODELS[name])])
+@pytest.mark.parametrize("name", [name for name in MODELS if library_runs(MODELS[name])])
 @pytest.mark.parametrize("fmt", ["f32", "int8", "int4"])
 def test_block_kinds(name: str, fmt: Any, tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", MODELS[name], random_weights(MODELS[name]), fmt)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clibrary import c, opened
+from clibrary import c, library_runs, opened
 
 from edgedec.cache.snapshot import MAGIC
 from edgedec.errors import SessionError
-from edgedec.spec.later import later
 from edgedec.storage.arrays import read_arrays
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -51,7 +50,7 @@ def test_the_same_text(nano: Path, tmp_path: Path, drafter: str, kv: str, fixed:
             assert result.generated > result.calls or drafter == "trigram", "some of them were right"
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "power law" and not later(MODELS[name])])
+@pytest.mark.parametrize("name", [name for name in MODELS if library_runs(MODELS[name])])
 def test_every_kind_of_block(name: str, tmp_path: Path) -> None:
     """Recurrent states and windows follow the accepted path of a tree."""
     write_bundle(tmp_path / "m", MODELS[name], random_weights(MODELS[name]))

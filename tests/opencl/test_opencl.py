@@ -19,13 +19,17 @@ from edgedec.kernels.cpu import loader
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver, library
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtimes.opencl import KINDS
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
+from edgedec.spec.newer import newer
 from edgedec.testing.conformance import run_suite
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
 opencl = pytest.importorskip("edgedec.runtimes.opencl")
 native = pytest.importorskip("edgedec.runtimes.native")
+
+RUNS = tuple(name for name, spec in MODELS.items() if set(spec.kinds) <= set(KINDS) and not newer(spec))
 
 
 REASON = opencl_devices.why_not() or loader.why_not()
@@ -111,7 +115,9 @@ def test_the_bytes_of_the_native_engine(bundle, model: str, fmt: str, kv: str) -
 @slow
 @pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize("fmt", WEIGHT_FORMATS)
-@pytest.mark.parametrize("model", [name for name in MODELS if name != "power law"])
+@pytest.mark.parametrize(
+    "model", [name for name, spec in MODELS.items() if set(spec.kinds) <= set(KINDS) and not newer(spec)]
+)
 def test_the_bytes_of_every_format(bundle, model: str, fmt: str, kv: str) -> None:
     check_bytes(bundle(model, fmt), kv)
 

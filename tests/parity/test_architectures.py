@@ -193,7 +193,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
     """`spec` with one field of all its blocks of a kind; as it is if that gives no model, or the same function."""
 
     def changed(block: Any) -> Any:
-        if not isinstance(block, kind) or (key == "rope" and value is not None and not spec.ropes):
+        if type(block) is not kind or (key == "rope" and value is not None and not spec.ropes):
             return block
         same = isinstance(block, Moe) and (
             (key == "normalize" and block.router == "softmax_topk")

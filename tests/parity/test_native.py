@@ -45,7 +45,7 @@ ROUNDED = 2e-2  # nats a row: weights and activations in 8 bits at the coarsest 
 CARRIED = 0.15  # the same, by the states of models that are made of them
 # Of what a block adds to a row, at most. A softmax and a recurrence magnify what their inputs lost; another expert than
 # the reference's would add something else altogether.
-BLOCK_ERROR = {"attention": 0.1, "ssm": 0.1, "mlp": 0.05, "moe": 0.05}
+BLOCK_ERROR = {"mlp": 0.05, "moe": 0.05} | dict.fromkeys(("attention", "conv", "delta", "latent", "s6", "ssm"), 0.1)
 TREE = ([3, 9, 4, 4, 5, 8, 9, 7, 6], [-1, 0, 0, 1, 1, 3, 2, 6, -1])
 # Matrices, head, embedding, block.
 FORMATS: dict[str, tuple[str, str | None, str | None, int]] = {
@@ -125,14 +125,12 @@ def pair(bundle: Bundle, kv: str = "f32", threads: int = 1) -> tuple[Runtime, Ru
 def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, Read]:
     zoo = pytest.importorskip("zoo", reason="needs torch and transformers to build the models compared with")
     from edgedec.export.checkpoint import open_checkpoint
-    from edgedec.models import architecture as of
 
     folder = tmp_path_factory.mktemp(request.param)
     zoo.save(request.param, folder)
     checkpoint = open_checkpoint(folder)
-    model = of(checkpoint.config)
-    spec = model.spec(checkpoint.config)
-    sources = model.weights(spec, checkpoint.config)
+    spec = checkpoint.spec()
+    sources = checkpoint.weights(spec)
 
     def weight(name: str) -> np.ndarray:
         return checkpoint.read(sources[name], 0, checkpoint.shape(sources[name])[0])
@@ -221,10 +219,9 @@ def test_every_block_stays_near_when_quantized(
         before, after, last = states[first - 1], states[end - 1], end - 1
         found = forward_one(engine, Call(rows, cache, range(first, end), before, Outputs(hidden=(last,)))).hidden[last]
         error = np.linalg.norm(found - after, axis=1) / np.linalg.norm(after - before, axis=1)
-        assert 0 < error.max() < max(BLOCK_ERROR[block.kind] for block in spec.blocks[first:end]), (
-            first,
-            error.round(4),
-        )
+        limit = max(BLOCK_ERROR[block.kind] for block in spec.blocks[first:end])
+        assert 0 < np.quantile(error, 0.9) < limit, (first, error.round(4))
+        assert error.max() < 6 * limit, (first, error.round(4))  # a row to which a block adds next to nothing
 
 
 # -- the same bytes, however it is run

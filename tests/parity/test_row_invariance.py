@@ -10,7 +10,6 @@ convolutions.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from edgedec.cache import Cache
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, logits_of
 from edgedec.spec import KV_FORMATS, ModelSpec
+from edgedec.spec.newer import NEWER, newer
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 native = pytest.importorskip("edgedec.runtimes.native")
@@ -40,18 +40,22 @@ def _models() -> dict[str, ModelSpec]:
     found = {f"odd-{name}": spec for name, spec in ODD.items()}
     found |= {f"kinds-{name}": replace(spec, context_length=ROOM) for name, spec in KINDS.items()}
     try:
+        import zoo_golden
         from checkpoints import LLAMA
 
-        from edgedec.models import FAMILY, architecture
+        from edgedec.models import architecture
     except ImportError:
         return found
-    decoders = {name for name in FAMILY.names() if not FAMILY.facts(name).encodes}
-    for name in sorted(decoders - MADE_OF_OTHERS):
-        config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
+    for name in sorted(CONFIGS):
+        config = LLAMA | WIDE | CONFIGS[name] | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}
             config = {"model_type": name, "text_config": config | tied | {"model_type": "gemma3_text"}, **tied}
         found[name] = architecture(config).spec(config)
+    for name in OTHERS:  # whose configs have keys of their own
+        config = zoo_golden.golden(name).config
+        longer = {key: ROOM for key in ("max_position_embeddings", "max_seq_len") if config.get(key)}
+        found[name] = replace(architecture(config | longer).spec(config | longer), context_length=ROOM)
     return found
 
 
@@ -59,6 +63,7 @@ def _models() -> dict[str, ModelSpec]:
 WIDE = {"hidden_size": 96, "head_dim": 24}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 20, "sliding_window": 9}
 CONFIGS: dict[str, dict[str, object]] = {
+    "mimo": {},
     "llama": {"head_dim": 52, "attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 258},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
@@ -80,38 +85,12 @@ CONFIGS: dict[str, dict[str, object]] = {
         **{"residual_multiplier": 0.5, "attention_multiplier": 0.2},
     },
 }
-# Their blocks are those of the models of every kind, or of the models that diffusion models grew from.
-MADE_OF_OTHERS = {
-    *("bamba", "granitemoehybrid"),
-    *(
-        "deepseek_v2",
-        "deepseek_v3",
-        "dots1",
-        "ernie4_5_moe",
-        "flex_olmo",
-        "gpt_oss",
-        "glm4_moe_lite",
-        "minicpm3",
-        "youtu",
-        "glm4_moe",
-        "granitemoeshared",
-        "minimax_m2",
-        "qwen2_moe",
-    ),
-    *("falcon_mamba", "jamba", "mamba", "mamba2"),
-    *(
-        "lfm2",
-        "lfm2_moe",
-        "lfm3",
-        "qwen3_next",
-        "qwen3_5",
-        "qwen3_5_text",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "olmo_hybrid",
-    ),
-    *("a2d_qwen3", "dream", "fast_dllm_qwen", "llada", "llada_moe", "llada2_moe", "sdar", "sdar_moe", "wedlm"),
-}
+# Blocks side by side, ALiBi, clips, xIELU, norms of heads and of what the last matrices read; experts of gpt-oss and
+# ERNIE, latent attention.
+OTHERS = (
+    *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
+    *("ernie4_5_moe", "gpt_oss", "phi", "youtu"),
+)
 MODELS = _models()
 
 
@@ -314,13 +293,7 @@ def test_every_instruction_set_gives_the_same_bytes(bundle: Bundle, kv: str) -> 
         same_cache(cache, caches[32])
 
 
-def test_the_models_are_many() -> None:
-    from edgedec.models import FAMILY
-
-    folder = Path(__file__).parents[2] / "models"
-    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    assert len(MODELS) > 16
-    found = {name for name in MODELS if not name.startswith(("odd-", "kinds-"))}
-    assert found == {name for name in files - MADE_OF_OTHERS if not FAMILY.facts(name).encodes}
+def test_the_models_have_every_kind() -> None:
     kinds = {kind for spec in MODELS.values() for kind in spec.kinds}
-    assert kinds == {"attention", "conv", "delta", "mlp", "moe", "ssm"}
+    assert kinds == {"attention", "conv", "delta", "latent", "mlp", "moe", "s6", "ssm"}
+    assert {fact for spec in MODELS.values() for fact in newer(spec)} == set(NEWER)

@@ -325,7 +325,8 @@ def test_rows_in_groups_see_each_other(case: Case, engine: str) -> None:
         ids = [*before, *rows.tokens.tolist()]
         plain = whole(case.runtime(engine), ids)[n:]
         assert np.abs(found[1][0] - plain[0]).max() > 1e-3, "row 0 looks forward"
-        if spec.windows == ((None, 0),) and case.model is not None:
+        # transformers makes ALiBi and learned positions of the mask.
+        if spec.windows == ((None, 0),) and case.model is not None and spec.entry is None:
             close(found[1], case.masked(ids, rows, n))
 
 
@@ -391,7 +392,8 @@ def test_the_embed_graph_is_the_runtimes_embedding(case: Case) -> None:
     for engine in THREE:
         runtime = case.runtime(engine)
         call = Call(Rows.chain(TOKENS, 0), runtime.new_cache(32), (), outputs=Outputs(hidden=(-1,)))
-        np.testing.assert_array_equal(forward_one(runtime, call).hidden[-1], found)
+        hidden = forward_one(runtime, call).hidden[-1]
+        np.testing.assert_allclose(hidden, found, rtol=0, atol=1e-5 if case.bundle.spec.entry else 0)  # a norm's sum
 
 
 @pytest.mark.parametrize("kv", ["f16", "int8", "int4"])
