@@ -34,7 +34,7 @@ def trace(
     machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
-    """Write a page of how a text was drafted, filled or searched for.
+    """Write a page of how a text was drafted, filled or searched.
 
     \b
     Examples:

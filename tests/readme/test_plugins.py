@@ -48,6 +48,11 @@ def test_options_that_a_page_names_exist(page: Path) -> None:
                 assert key in family.options(name), f"{page.name}: {words}: {name} has no option {key}"
 
 
+def test_the_models_are_those_of_the_files() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "site" / "models.py"), "--check"])
+    assert done.returncode == 0, "model types have changed: python docs/site/models.py"
+
+
 def test_the_page_is_what_the_sources_say() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "docs" / "site" / "plugins.py"), "--check"])
     assert done.returncode == 0, "plug-ins have changed: python docs/site/plugins.py"

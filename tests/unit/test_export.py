@@ -123,7 +123,7 @@ def _cut_short(folder: Path) -> None:
 
 DOWN, NORM, KEYS = "model.layers.1.mlp.down_proj.weight", "model.norm.weight", "model.layers.0.self_attn.k_proj.weight"
 BAD: dict[str, tuple[Callable[[Path], None], type[EdgedecError], str]] = {
-    "architecture": (config(model_type="mamba"), UnknownArchitecture, "model_type 'mamba' .*is not one of"),
+    "architecture": (config(model_type="rwkv"), UnknownArchitecture, "model_type 'rwkv' .*is not one of"),
     "no architecture": (config(model_type=None), CheckpointError, "model_type must be a string"),
     "no config": (lambda f: (f / "config.json").unlink(), CheckpointError, "config.json: No such file"),
     "config": (lambda f: (f / "config.json").write_text("{"), CheckpointError, "config.json: not valid JSON"),

@@ -150,7 +150,7 @@ def test_caches_of_every_shape_come_apart_and_together(name: str, kv: str, tmp_p
         cache.commit(range(70))
         saved = dict(cache.save())
         apart = KVParts.split(spec, cache.kind, saved)
-        assert bool(apart.rows) == (spec.attention and (engine == "reference" or not spec.recurrent))
+        assert bool(apart.rows) == (bool(spec.attention) and (engine == "reference" or not spec.recurrent))
         shared, arrays = store.write_shared(tmp_path, spec, "00" * 32, cache.kind, [i % 2 for i in range(70)], saved)
         write_arrays(tmp_path / "file", store.SHARED, {}, arrays, SessionError)
         file = read_arrays(tmp_path / "file", store.SHARED, "a file", SessionError)
