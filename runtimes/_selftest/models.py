@@ -71,7 +71,9 @@ class GoldenBundle:
         self._parts, self._size = list[tuple[int, NDArray[Any]]](), _ALIGN
         tensors = {name: self._tensor(name, shape, packing) for name, shape in spec.tensors().items()}
         ropes = tuple(self._rope(i, len(rope.inv_freq)) for i, rope in enumerate(spec.ropes))
-        self.manifest: Any = SimpleNamespace(tensors=tensors, ropes=ropes, kv_formats=("int8",), heads={})
+        self.manifest: Any = SimpleNamespace(
+            tensors=tensors, ropes=ropes, kv_formats=("int8",), heads={}, whole_texts=False
+        )
         self.weights = np.zeros(self._size, np.uint8)
         for at, array in self._parts:
             self.weights[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
