@@ -3,9 +3,10 @@
 Dettmers et al., "8-bit Optimizers via Block-wise Quantization"; the code from memory of the authors' release
 (bitsandbytes, `create_dynamic_map`). Moments are kept in blocks of 2048, divided by the block's largest magnitude, as
 the nearest of 256 values whose exponents and fractions share the bits ("dynamic tree"): small values keep a relative
-precision, which a linear code would round to zero, and a second moment of zero would make a step of any size. Each
-step widens them to float32, updates, moves the weights by the exact result and rounds again. Tensors of less than 4096
-weights keep float32, as theirs do. Their stable embedding layer is a change of the model and no part of this.
+precision, which a linear code would round to zero, and a second moment of zero would make a step of any size. So a
+second moment is never rounded to zero (our own: theirs may be). Each step widens them to float32, updates, moves the
+weights by the exact result and rounds again. Tensors of less than 4096 weights keep float32, as theirs do. Their stable
+embedding layer is a change of the model and no part of this.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ def packed(x: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     scales = blocks.abs().amax(dim=1)
     middles = (values[1:] + values[:-1]) / 2
     found = torch.bucketize(blocks / scales.clamp_min(1e-38)[:, None], middles)
+    if not signed:
+        found = found.where((found > 0) | (blocks == 0), 1)
     return found.view(-1)[: len(flat)].to(torch.uint8), scales
 
 
