@@ -210,7 +210,7 @@ def test_errors_say_what_to_do(world: World) -> None:
     assert "`edgedec list` shows them" in world.fails("rm", "nobody/nothing")
     folder = world.hub.repositories[ID]
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "bloom"}))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "xglm"}))
     assert f"edgedec export {ID} --via optimum -o tiny-llama" in world.fails("pull", ID)
     (folder / WEIGHTS).unlink()
     assert "no safetensors" in world.fails("pull", ID)

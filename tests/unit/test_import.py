@@ -348,7 +348,7 @@ def optimum(source: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(os.name == "nt", reason="a script as a program")
 def test_export_via_optimum(optimum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_llama(tmp_path / "unknown", model_type="bloom")
+    folder = write_llama(tmp_path / "unknown", model_type="xglm")
     out = str(tmp_path / "out")
     assert main(["export", str(folder), "-o", out]) == 1
     proposed = f"edgedec export {folder} --via optimum -o {out}"
@@ -400,7 +400,7 @@ def test_what_does_not_agree_is_not_written(
 def test_tokenizer_template_and_generation_config_travel(
     optimum: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, out = write_llama(tmp_path / "model", model_type="bloom"), tmp_path / "out"
+    folder, out = write_llama(tmp_path / "model", model_type="xglm"), tmp_path / "out"
     write_tokenizer(folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }} own")
     (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.3, "eos_token_id": 5}')
