@@ -51,7 +51,7 @@ def rounding(parts: tuple[str, ...], bits: int, block: int) -> Iterator[None]:
         "norm inputs": (BlockWeights, "norm", lambda w, x, *rest: norm(w, in_blocks(x, bits, block), *rest)),
         "product inputs": (BlockWeights, "linear", lambda w, x, *rest: linear(w, in_blocks(x, bits, block), *rest)),
         "softmax": (attention, "softmax", lambda x: in_blocks(softmax(in_blocks(x, bits, block)), bits, block)),
-        "activation": (mlp, "activation", lambda x, kind: activation(in_blocks(x, bits, block), kind)),
+        "activation": (mlp, "activation", lambda x, *kind: activation(in_blocks(x, bits, block), *kind)),
     }
     try:
         for part in parts:

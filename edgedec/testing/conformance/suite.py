@@ -198,7 +198,7 @@ def _subject(name: str, opened: Open, bundle: Bundle | None, expected: Bundle | 
 
 def _finding(one: Check, subject: Subject, model: str) -> Finding:
     lacking = [kind for kind in subject.kinds(model) if kind not in subject.capabilities.kinds]
-    lacking += [fact for fact in subject.facts(model) if fact not in subject.capabilities.facts]
+    lacking = lacking or [fact for fact in subject.facts(model) if fact not in subject.capabilities.facts]
     missing = one.needs and not getattr(subject.capabilities, one.needs)
     try:
         if lacking:
@@ -216,7 +216,7 @@ def _finding(one: Check, subject: Subject, model: str) -> Finding:
 
 
 def _refuses_kinds(subject: Subject, model: str, lacking: Sequence[str]) -> None:
-    """A runtime that lacks kinds of blocks refuses the bundle and names them."""
+    """A runtime that lacks kinds of blocks, or facts of them, refuses the bundle and names them."""
     try:
         subject.runtime(model)
     except RuntimeUnavailable as error:
