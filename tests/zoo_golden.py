@@ -56,6 +56,18 @@ def names() -> list[str]:
     return sorted(_recipes())
 
 
+# Of the models that came later, one for each fact and kind.
+_FEW = {
+    *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
+    *("ernie4_5_moe", "gpt_oss", "lfm2", "olmo_hybrid", "qwen3_next", "youtu"),
+}
+
+
+def few() -> list[str]:
+    """The models of the first pair, and those of `_FEW`: what runs where torch is absent."""
+    return sorted(name for name, (part, _) in _recipes().items() if part == "zoo" or name in _FEW)
+
+
 def golden(name: str) -> Golden:
     part, recipe = _recipes()[name]
     with np.load(GOLDEN / f"{part}.npz") as arrays:

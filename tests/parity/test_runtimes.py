@@ -93,7 +93,7 @@ class Case:
         return open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
 
 
-@pytest.fixture(scope="module", params=sorted(zoo.ZOO) if TORCH else zoo_golden.names())
+@pytest.fixture(scope="module", params=sorted(zoo.ZOO) if TORCH else zoo_golden.few())
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp(request.param)
     if not TORCH:
