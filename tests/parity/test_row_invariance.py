@@ -9,6 +9,7 @@ convolutions.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from edgedec.cache import Cache
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, logits_of
 from edgedec.spec import KV_FORMATS, ModelSpec
+from edgedec.spec.branches import first_beside
 from edgedec.spec.newer import NEWER, newer
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -213,11 +215,13 @@ def _moved(engine: native.NativeRuntime, cache: Cache) -> Cache:
 
 
 def _by_block(engine: native.NativeRuntime, calls: list[Call]) -> list[np.ndarray]:
-    """All calls block by block, each block for all of them in one forward."""
+    """All calls block by block, each block for all of them in one forward; blocks side by side together."""
     states = [result.hidden[-1] for result in engine.forward([_sliced(call, (), None, -1) for call in calls])]
-    for b in range(engine.spec.n_blocks):
-        results = engine.forward([_sliced(call, (b,), x, b) for call, x in zip(calls, states, strict=True)])
-        states = [result.hidden[b] for result in results]
+    starts = [b for b in range(engine.spec.n_blocks) if first_beside(engine.spec, b) == b]
+    for first, end in itertools.pairwise((*starts, engine.spec.n_blocks)):
+        blocks, last = tuple(range(first, end)), end - 1
+        results = engine.forward([_sliced(call, blocks, x, last) for call, x in zip(calls, states, strict=True)])
+        states = [result.hidden[last] for result in results]
     ends = [call._replace(blocks=(), hidden=x) for call, x in zip(calls, states, strict=True)]
     return [result.logits for result in engine.forward(ends)]
 

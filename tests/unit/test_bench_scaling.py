@@ -141,6 +141,7 @@ def test_laws_are_measured_on_a_real_model(nano: Path) -> None:
 def test_the_command_fits_prints_and_draws_each_law(
     nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("matplotlib", reason="draws with matplotlib")
     points = [Point(f"exit:layer={n}", n * 1000, 0.1 * n, 0.1 * n) for n in (2, 3, 5)]
     monkeypatch.setattr(scaling, "measure", lambda *given, **named: points)
     monkeypatch.setattr(scaling, "row_costs", lambda runtime: flat)
