@@ -79,4 +79,7 @@ class LatentAttention(Attention):
             raise BundleCorrupt(f"{where}.{odd[0]}: latent attention has none")
 
 
-_PLAIN = ("softcap", "qk_norm", "after", "embedding_norm", "distances", "sink_logit")
+_PLAIN = (
+    *("softcap", "qk_norm", "qk_norm_kind", "after", "embedding_norm", "distances", "sink_logit", "gate", "clip"),
+    *("slopes", "inner_norm"),
+)

@@ -79,6 +79,29 @@ def test_facts_that_do_not_go_together_are_refused(block: Moe, said: str) -> Non
         only(block).check()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("softcap", 30.0),
+        ("qk_norm", "head"),
+        ("qk_norm_kind", "layer"),
+        ("after", "rms"),
+        ("embedding_norm", "rms"),
+        ("distances", 3),
+        ("sink_logit", True),
+        ("gate", "head"),
+        ("clip", 2.0),
+        ("slopes", (0.5, 0.25, 0.1, 0.1)),
+        ("inner_norm", "rms"),
+    ],
+)
+def test_latent_attention_without_what_no_engine_computes_there(name: str, value: Any) -> None:
+    block = MODELS["latent"].attention[0]
+    block.check("block")
+    with pytest.raises(BundleCorrupt, match=rf"block\.{name}: latent attention has none"):
+        replace(block, **{name: value}).check("block")
+
+
 def test_clamped_experts() -> None:
     """The example of the docstring, and each limit on its own side."""
     gate, up = np.array([[9.0, -9.0, 2.0]], np.float32), np.array([[-8.0, 8.0, 0.5]], np.float32)
