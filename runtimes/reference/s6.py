@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, rms_norm
+from edgedec.runtimes.reference.states import given, stepped
 from edgedec.spec import S6
 
 
@@ -21,11 +20,11 @@ def run(block: S6, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentState) 
     a, d = w.get("a"), w.get("d")
     y, states = np.empty_like(mixed), list[Recurrent]()
     for i in range(len(x)):
-        before = _before(rows, kept, states, i)
+        before = stepped(rows, i, states, kept)
         state = np.exp(dt[i][:, None] * a) * before.state[0] + (dt[i] * mixed[i])[:, None] * b[i]
         y[i] = state @ c[i] + d * mixed[i]
         states.append(Recurrent(histories[i], state.astype(np.float32)[None]))
-    kept.write(rows, [_given(state) for state in states])
+    kept.write(rows, [given(state) for state in states])
     return w.linear(y * activation(z, "silu"), "out_proj", block.proj_bias)
 
 
@@ -51,13 +50,3 @@ def _parts(block: S6, w: BlockWeights, mixed: Array) -> list[Array]:
 
 
 _NORMS = ("dt_norm", "b_norm", "c_norm")
-
-
-def _before(rows: Rows, kept: RecurrentState, states: list[Recurrent], i: int) -> Recurrent:
-    """The state that computed row i starts from."""
-    parent = int(rows.parents[rows.first + i]) - rows.first
-    return states[parent] if parent >= 0 else kept.before(rows, rows.first + i)
-
-
-def _given(state: Recurrent) -> Callable[[], Recurrent]:
-    return lambda: state
