@@ -107,7 +107,7 @@ class Graph:
         n, k = tensor.shape
         if is_integer(tensor.format):
             zeros = self._zeros(name) if tensor.zeros else ""
-            inputs = [x, self._stored(name), self._scales(name), zeros, "", (bias and self.vector(bias)) or ""]
+            inputs = [x, self._stored(name), self.halves(name, "scales"), zeros, "", (bias and self.vector(bias)) or ""]
             while not inputs[-1]:
                 inputs.pop()
             bits = 8 if tensor.format == "int8" else 4
@@ -139,7 +139,7 @@ class Graph:
             data = self.reshaped(nibbles_of(self, data, tensor), [tensor.shape[0], -1])
         rows = self.node(
             "GatherBlockQuantized",
-            [data, ids, self._scales(name)],
+            [data, ids, self.halves(name, "scales")],
             domain=MICROSOFT,
             bits=bits,
             block_size=tensor.block,
@@ -199,9 +199,6 @@ class Graph:
         else:
             data = self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
         return nibbles_of(self, data, tensor) if low_bits([tensor.format]) else data
-
-    def _scales(self, name: str) -> str:
-        return self.halves(name, "scales")
 
     def halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
         """The block scales or offsets [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""

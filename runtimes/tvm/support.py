@@ -62,8 +62,6 @@ def _of_source(block: Block) -> str | None:
 
 
 def _of_attention(block: Attention) -> str | None:
-    if block.gate_dim:
-        return "a gate of its output"
     if block.paired:
         return "reads the embedding beside the state"
     if block.head_dim % LANES:
