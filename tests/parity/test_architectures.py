@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from config_names import kv_heads, norm_eps
 
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
@@ -331,8 +332,8 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
     for block in spec.attention.values():
-        kv_heads = 1 if isinstance(block, LatentAttention) else _kv_heads(config)
-        assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, kv_heads)
+        expected = 1 if isinstance(block, LatentAttention) else kv_heads(config)
+        assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, expected)
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
@@ -342,18 +343,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     stored = {name.split("model.")[-1] for name in saved.checkpoint.names}
     assert spec.tied == (not stored & {"lm_head.weight", "embed_out.weight"})
-    assert spec.norm_eps == next((getattr(config, name) for name in EPS if hasattr(config, name)), 1e-5)
-
-
-# Its names, and what OLMo, OPT and others have in their code.
-EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-
-
-def _kv_heads(config: Any) -> int:
-    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
-        return 1 if config.multi_query else int(config.num_attention_heads)
-    found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
-    return int(found or config.num_attention_heads)
+    assert spec.norm_eps == norm_eps(config)
 
 
 def _inner(config: Any, block: Ssm | S6) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from config_names import kv_heads, norm_eps
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
@@ -117,10 +118,10 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             sizes = (block.rank, block.rope_dim, block.nope_dim, block.v_dim, block.q_rank)
             assert sizes == tuple(getattr(theirs, name) for name in names), name
         else:
-            assert block.n_kv_heads == _kv_heads(theirs), name
+            assert block.n_kv_heads == kv_heads(theirs), name
             assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
-        assert spec.norm_eps == next((getattr(theirs, key) for key in EPS if hasattr(theirs, key)), 1e-5), name
+        assert spec.norm_eps == norm_eps(theirs), name
         for last in (layer[-1] for layer in spec.layers):
             if isinstance(last, Moe) and last.router != "softmax_topk":
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
@@ -140,18 +141,6 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
             assert sizes == tuple(getattr(theirs, f"mamba_{name}") for name in names), name
             assert (ssm.proj_bias, ssm.dt_min, ssm.dt_max) == (theirs.mamba_proj_bias, 0.0, 1e30), name
-
-
-# What configs call the epsilon of norms; OLMo's and OPT's code has 1e-5.
-EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-
-
-def _kv_heads(config: Any) -> int:
-    """By whichever name; as many as heads where there is none."""
-    if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
-        return 1 if config.multi_query else int(config.num_attention_heads)
-    found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
-    return int(found or config.num_attention_heads)
 
 
 def _shared_size(config: Any) -> int:
