@@ -30,12 +30,9 @@ class ConvBlock : public Block {
         s_(engine.shared<ConvScratch>()),
         in_(matrix(m_.in_proj)),
         out_(matrix(m_.out_proj)),
-        kernel_((size_t)m_.conv_size * m_.channels),
+        kernel_(by_taps(m_.conv, m_.conv_size, m_.channels)),
         bias_(m_.channels) {
-    for (int i = 0; i < m_.channels; i++) {
-      for (int t = 0; t < m_.conv_size; t++) kernel_[(size_t)t * m_.channels + i] = m_.conv[i * m_.conv_size + t];
-      if (m_.conv_bias) bias_[i] = m_.conv_bias[i];
-    }
+    if (m_.conv_bias) std::copy_n(m_.conv_bias, m_.channels, bias_.data());
   }
 
   std::vector<Matrix> matrices() const override { return {in_, out_}; }
@@ -46,11 +43,7 @@ class ConvBlock : public Block {
   }
 
   void run(const BlockCall& call) override {
-    Product p{};
-    p.w = in_, p.a = engine_.norm(block_.norm, call.input, call.rows, in_);
-    p.bias = m_.in_proj_bias, p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
-    engine_.multiply(p);
-    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
+    engine_.project(call, block_, in_, m_.in_proj_bias, s_.projected.p);
     for (const SequenceRows& s : call.sequences) convolve(s);
     const QuantizedActivations a = engine_.quantize(s_.y.p, call.rows, out_);
     engine_.residual(call, block_, out_, a, s_.y.p, m_.out_proj_bias);

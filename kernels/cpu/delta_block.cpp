@@ -34,13 +34,11 @@ class DeltaBlock : public Block {
         in_(matrix(m_.in_proj)),
         out_(matrix(m_.out_proj)),
         z_rows_(m_.rank ? m_.rank : shape_.inner()),
-        taps_((size_t)m_.conv_size * shape_.conv_dim()),
+        taps_(by_taps(m_.conv, m_.conv_size, shape_.conv_dim())),
         zeros_(shape_.conv_dim()),
         a_(shape_.all_decays()),
         key_scale_(m_.key_dim, 1.0f / std::sqrt((float)m_.key_dim)),
         query_scale_(m_.key_dim, 1.0f / m_.key_dim) {
-    for (int i = 0; i < shape_.conv_dim(); i++)
-      for (int t = 0; t < m_.conv_size; t++) taps_[(size_t)t * shape_.conv_dim() + i] = m_.conv[i * m_.conv_size + t];
     for (int i = 0; i < shape_.all_decays(); i++) a_[i] = m_.a[i / m_.decays];
   }
 
@@ -79,11 +77,7 @@ class DeltaBlock : public Block {
   }
 
   void project(const BlockCall& call) {
-    Product p{};
-    p.w = in_, p.a = engine_.norm(block_.norm, call.input, call.rows, in_);
-    p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
-    engine_.multiply(p);
-    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
+    engine_.project(call, block_, in_, nullptr, s_.projected.p);
     if (!m_.rank) return;
     raise(call, 2, matrix(m_.gate_up), shape_.conv_dim(), s_.z.p);
     raise(call, 3, matrix(m_.decay_up), shape_.conv_dim() + z_rows_ + m_.heads, s_.g.p);
@@ -93,10 +87,7 @@ class DeltaBlock : public Block {
   void raise(const BlockCall& call, int which, const Matrix& w, int at, float* out) {
     const int rows = call.rows;
     for (int r = 0; r < rows; r++) std::copy_n(projected(r) + at, m_.rank, s_.low.p + (size_t)r * m_.rank);
-    Product p{};
-    p.w = w, p.a = engine_.quantize(s_.low.p, rows, w);
-    p.out = out, p.stride = w.n, p.rows = rows;
-    engine_.multiply(p);
+    engine_.multiply(w, engine_.quantize(s_.low.p, rows, w), rows, nullptr, out, w.n);
     engine_.adapt(call, which, s_.low.p, m_.rank, out, w.n);
   }
 

@@ -346,6 +346,18 @@ void Engine::multiply(const Product& p) {
   });
 }
 
+void Engine::multiply(const Matrix& w, const QuantizedActivations& a, int rows, const float* bias, float* out,
+                      int64_t stride) {
+  Product p{};
+  p.w = w, p.a = a, p.rows = rows, p.bias = bias, p.out = out, p.stride = stride;
+  multiply(p);
+}
+
+void Engine::project(const BlockCall& call, const ed_block& block, const Matrix& w, const float* bias, float* out) {
+  multiply(w, norm(block.norm, call.input, call.rows, w), call.rows, bias, out, w.n);
+  adapt(call, 0, normed(), hidden(), out, w.n);
+}
+
 void Engine::residual(const BlockCall& call, const ed_block& block, const Matrix& w, const QuantizedActivations& a,
                       const float* x, const float* bias) {
   const bool stored = block.post_norm.kind != NO_NORM;

@@ -90,6 +90,11 @@ class Engine {
   QuantizedActivations quantize(const float* x, int rows, const Matrix& w);
   // All groups of product `p` (its rows made ready before), on all threads.
   void multiply(const Product& p);
+  // out [rows, stride] = w . a + bias (null: none).
+  void multiply(const Matrix& w, const QuantizedActivations& a, int rows, const float* bias, float* out,
+                int64_t stride);
+  // out [rows, w.n] = w . norm(call.input) + bias + adapter: the first matrix of a block.
+  void project(const BlockCall& call, const ed_block& block, const Matrix& w, const float* bias, float* out);
   // call.hidden += post_norm(w . a + bias + adapter); `x` [rows, w.k]: the rows that `a` was made of.
   void residual(const BlockCall& call, const ed_block& block, const Matrix& w, const QuantizedActivations& a,
                 const float* x, const float* bias);

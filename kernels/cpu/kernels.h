@@ -87,7 +87,7 @@ struct Matrix {
     return format == INT4 ? p[block * 8 + row % 8] >> row % LANES / 8 * 4 & 15 : p[block * LANES + row % LANES];
   }
   // Rows row0 .. row0 + count - 1 as a matrix of their own: whole groups, or a layout in rows.
-  Matrix slice(int row0, int count) const {
+  Matrix slice(int64_t row0, int count) const {
     Matrix part = *this;
     part.n = count;
     if (!quantized()) {

@@ -20,7 +20,6 @@ class LatentProducts {
 
  private:
   const float* queries(const BlockCall& call, const QuantizedActivations& a);
-  void product(const Matrix& w, const QuantizedActivations& a, int rows, const float* bias, float* out, int64_t stride);
   void norm_rows(const float* weight, int n, int rows, float* x, int64_t stride);
   void by_head(const Matrix& all, const float* x, int64_t x_stride, int64_t x_head, int rows, float* out,
                int64_t stride, int64_t head);

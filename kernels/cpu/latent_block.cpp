@@ -18,7 +18,7 @@ LatentProducts::LatentProducts(Engine& engine, const ed_block& block)
       v_up_(matrix(m_.v_up)) {}
 
 std::vector<Matrix> LatentProducts::matrices() const {
-  std::vector<Matrix> all{q_, kv_a_, slice(k_up_, 0, m_.rank), slice(v_up_, 0, m_.v_dim)};
+  std::vector<Matrix> all{q_, kv_a_, k_up_.slice(0, m_.rank), v_up_.slice(0, m_.v_dim)};
   if (m_.q_rank) all.push_back(q_a_);
   return all;
 }
@@ -28,13 +28,6 @@ void LatentProducts::reserve(int rows) {
   s_.low.need((size_t)rows * m_.q_rank), s_.q.need((size_t)rows * q_.n);
   s_.heads.need(all * std::max(m_.nope_dim, m_.rank)), s_.out.need(all * m_.v_dim);
   s_.ready.need(all, k_up_), s_.ready.need(all, v_up_);
-}
-
-void LatentProducts::product(const Matrix& w, const QuantizedActivations& a, int rows, const float* bias, float* out,
-                             int64_t stride) {
-  Product p{};
-  p.w = w, p.a = a, p.rows = rows, p.bias = bias, p.out = out, p.stride = stride;
-  engine_.multiply(p);
 }
 
 // The first n values of each row normed.
@@ -47,10 +40,10 @@ void LatentProducts::norm_rows(const float* weight, int n, int rows, float* x, i
 
 // The queries before they are turned [rows, heads, rope_dim + nope_dim]; `a`: the normed rows, ready for the first matrix.
 const float* LatentProducts::queries(const BlockCall& call, const QuantizedActivations& a) {
-  if (!m_.q_rank) return product(q_, a, call.rows, nullptr, s_.q.p, q_.n), s_.q.p;
-  product(q_a_, a, call.rows, m_.q_a_bias, s_.low.p, m_.q_rank);
+  if (!m_.q_rank) return engine_.multiply(q_, a, call.rows, nullptr, s_.q.p, q_.n), s_.q.p;
+  engine_.multiply(q_a_, a, call.rows, m_.q_a_bias, s_.low.p, m_.q_rank);
   norm_rows(m_.q_a_norm, m_.q_rank, call.rows, s_.low.p, m_.q_rank);
-  product(q_, engine_.quantize(s_.low.p, call.rows, q_), call.rows, nullptr, s_.q.p, q_.n);
+  engine_.multiply(q_, engine_.quantize(s_.low.p, call.rows, q_), call.rows, nullptr, s_.q.p, q_.n);
   return s_.q.p;
 }
 
@@ -58,7 +51,7 @@ void LatentProducts::project(const BlockCall& call, float* qk, int64_t width) {
   const int rows = call.rows, rope = m_.rope_dim, q_dim = rope + m_.nope_dim;
   float* key = qk + (int64_t)heads_ * dim_;
   const float* q = queries(call, engine_.norm(block_.norm, call.input, rows, m_.q_rank ? q_a_ : q_));
-  product(kv_a_, engine_.quantize(engine_.normed(), rows, kv_a_), rows, m_.kv_a_bias, key, width);
+  engine_.multiply(kv_a_, engine_.quantize(engine_.normed(), rows, kv_a_), rows, m_.kv_a_bias, key, width);
   norm_rows(m_.kv_norm, m_.rank, rows, key + rope, width);
   for (int r = 0; r < rows; r++)
     for (int h = 0; h < heads_; h++)
@@ -90,7 +83,7 @@ void LatentProducts::by_head(const Matrix& all, const float* x, int64_t x_stride
   engine_.pool().parallel_for(heads_, 1, [&](int begin, int end, int thread) {
     for (int h = begin; h < end; h++) {
       Product p{};
-      p.w = slice(all, (int64_t)h * n, n), p.a = from_row(ready, (size_t)h * rows, all);
+      p.w = all.slice((int64_t)h * n, n), p.a = from_row(ready, (size_t)h * rows, all);
       p.rows = rows, p.out = out + h * head, p.stride = stride;
       k.product(p, 0, p.w.groups(), engine_.scratch(thread));
     }

@@ -72,7 +72,7 @@ class MoeBlock : public Block {
         shared_gate_(matrix(m_.shared_gate)) {}
 
   std::vector<Matrix> matrices() const override {
-    std::vector<Matrix> all{router_, slice(gate_up_, 0, 2 * m_.inner), slice(down_, 0, engine_.hidden())};
+    std::vector<Matrix> all{router_, gate_up_.slice(0, 2 * m_.inner), down_.slice(0, engine_.hidden())};
     if (m_.shared_inner) all.insert(all.end(), {shared_gate_up_, shared_down_});
     if (shared_gate_.format) all.push_back(shared_gate_);
     return all;
@@ -223,8 +223,8 @@ class MoeBlock : public Block {
       const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
       Part p{};
-      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner);
-      p.down = slice(down_, (int64_t)e * width, width);
+      p.gate_up = gate_up_.slice((int64_t)e * 2 * m_.inner, 2 * m_.inner);
+      p.down = down_.slice((int64_t)e * width, width);
       p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
       p.rows = n, p.inner = m_.inner;
       if (m_.gate_up_bias) p.up_bias = m_.gate_up_bias + (size_t)e * 2 * m_.inner;

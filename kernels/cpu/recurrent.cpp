@@ -23,6 +23,13 @@ struct SavedRecurrent {
 
 }  // namespace
 
+std::vector<float> by_taps(const float* weights, int conv_size, int channels) {
+  std::vector<float> turned((size_t)conv_size * channels);
+  for (int i = 0; i < channels; i++)
+    for (int t = 0; t < conv_size; t++) turned[(size_t)t * channels + i] = weights[i * conv_size + t];
+  return turned;
+}
+
 RecurrentState::RecurrentState(const SsmShape& shape)
     : shape_(shape),
       conv_pad_(round16(shape.conv_dim())),

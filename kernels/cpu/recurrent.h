@@ -58,6 +58,9 @@ struct SsmShape {
   }
 };
 
+// The weights of a convolution [channels, conv_size] as [conv_size, channels].
+std::vector<float> by_taps(const float* weights, int conv_size, int channels);
+
 class RecurrentState final : public BlockState {
  public:
   explicit RecurrentState(const SsmShape& shape);

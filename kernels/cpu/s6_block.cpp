@@ -36,11 +36,8 @@ class S6Block : public Block {
         parts_(matrix(m_.x_proj)),
         steps_(matrix(m_.dt_proj)),
         out_(matrix(m_.out_proj)),
-        taps_((size_t)m_.conv_size * m_.inner),
-        ones_(std::max(m_.dt_rank, m_.state_size), 1.0f) {
-    for (int i = 0; i < m_.inner; i++)
-      for (int t = 0; t < m_.conv_size; t++) taps_[(size_t)t * m_.inner + i] = m_.conv[i * m_.conv_size + t];
-  }
+        taps_(by_taps(m_.conv, m_.conv_size, m_.inner)),
+        ones_(std::max(m_.dt_rank, m_.state_size), 1.0f) {}
 
   std::vector<Matrix> matrices() const override { return {in_, parts_, steps_, out_}; }
 
@@ -52,15 +49,15 @@ class S6Block : public Block {
   }
 
   void run(const BlockCall& call) override {
-    project(call);
+    engine_.project(call, block_, in_, m_.in_proj_bias, s_.projected.p);
     for (const SequenceRows& s : call.sequences) convolve(s);
-    multiply(parts_, s_.x.p, call.rows, s_.parts.p);
+    engine_.multiply(parts_, engine_.quantize(s_.x.p, call.rows, parts_), call.rows, nullptr, s_.parts.p, parts_.n);
     engine_.adapt(call, 2, s_.x.p, m_.inner, s_.parts.p, parts_.n);
     float* low = s_.parts.p + (size_t)call.rows * parts_.n;
     engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) norm_parts(s_.parts.p + (size_t)r * parts_.n, low + (size_t)r * m_.dt_rank);
     });
-    multiply(steps_, low, call.rows, s_.steps.p);
+    engine_.multiply(steps_, engine_.quantize(low, call.rows, steps_), call.rows, nullptr, s_.steps.p, m_.inner);
     engine_.adapt(call, 3, low, m_.dt_rank, s_.steps.p, m_.inner);
     for (const SequenceRows& s : call.sequences) keep(s);
     scan(call);
@@ -73,21 +70,6 @@ class S6Block : public Block {
   static RecurrentState& state(const SequenceRows& s) { return *static_cast<RecurrentState*>(s.state); }
   // x and z of a row.
   float* projected(int row) const { return s_.projected.p + (size_t)row * in_.n; }
-
-  void project(const BlockCall& call) {
-    Product p{};
-    p.w = in_, p.a = engine_.norm(block_.norm, call.input, call.rows, in_);
-    p.bias = m_.in_proj_bias, p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
-    engine_.multiply(p);
-    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
-  }
-
-  void multiply(const Matrix& w, const float* x, int rows, float* out) {
-    Product p{};
-    p.w = w, p.a = engine_.quantize(x, rows, w);
-    p.out = out, p.stride = w.n, p.rows = rows;
-    engine_.multiply(p);
-  }
 
   // x of the computed rows of a sequence, convolved, into s_.x and its state.
   void convolve(const SequenceRows& s) {
@@ -166,8 +148,7 @@ class S6Block : public Block {
   const ed_s6 m_;
   S6Scratch& s_;
   const Matrix in_, parts_, steps_, out_;
-  std::vector<float> taps_;  // the convolution's weights [conv_size, inner]
-  const std::vector<float> ones_;
+  const std::vector<float> taps_, ones_;  // the convolution's weights [conv_size, inner]
   std::vector<std::vector<SsmUpdate>> updates_;
 };
 

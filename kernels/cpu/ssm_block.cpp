@@ -30,10 +30,7 @@ class SsmBlock : public Block {
         s_(engine.shared<SsmScratch>()),
         in_(matrix(m_.in_proj)),
         out_(matrix(m_.out_proj)),
-        taps_((size_t)m_.conv_size * shape_.conv_dim()) {
-    for (int i = 0; i < shape_.conv_dim(); i++)
-      for (int t = 0; t < m_.conv_size; t++) taps_[(size_t)t * shape_.conv_dim() + i] = m_.conv[i * m_.conv_size + t];
-  }
+        taps_(by_taps(m_.conv, m_.conv_size, shape_.conv_dim())) {}
 
   std::vector<Matrix> matrices() const override { return {in_, out_}; }
 
@@ -43,7 +40,8 @@ class SsmBlock : public Block {
   }
 
   void run(const BlockCall& call) override {
-    project(call);
+    // z, xBC and dt of every row.
+    engine_.project(call, block_, in_, m_.in_proj_bias, s_.projected.p);
     for (const SequenceRows& s : call.sequences) convolve(s);
     scan(call);
     gate(call.rows);
@@ -54,15 +52,6 @@ class SsmBlock : public Block {
  private:
   static RecurrentState& state(const SequenceRows& s) { return *static_cast<RecurrentState*>(s.state); }
   float* projected(int row) const { return s_.projected.p + (size_t)row * in_.n; }
-
-  // z, xBC and dt of every row.
-  void project(const BlockCall& call) {
-    Product p{};
-    p.w = in_, p.a = engine_.norm(block_.norm, call.input, call.rows, in_);
-    p.bias = m_.in_proj_bias, p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
-    engine_.multiply(p);
-    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
-  }
 
   // The inputs of a sequence's computed rows, kept in its state; few rows are cut by channels.
   void convolve(const SequenceRows& s) {
@@ -136,7 +125,7 @@ class SsmBlock : public Block {
   const SsmShape shape_;
   SsmScratch& s_;
   const Matrix in_, out_;
-  std::vector<float> taps_;  // the convolution's weights [conv_size, conv_dim]
+  const std::vector<float> taps_;  // the convolution's weights [conv_size, conv_dim]
   std::vector<std::vector<SsmUpdate>> updates_;
 };
 

@@ -28,12 +28,4 @@ inline QuantizedActivations from_row(QuantizedActivations a, size_t row, const M
   return a;
 }
 
-// Outputs n0 .. n0 + n - 1 of a matrix, whole groups of them.
-inline Matrix slice(Matrix w, int64_t n0, int n) {
-  if (w.quantized()) w.zeros = w.zeros_from(n0), w.data += n0 / LANES * w.group_bytes(), w.scales += n0 * w.blocks();
-  else w.data += n0 * w.k * (w.format == F32 ? 4 : 2);
-  w.n = n;
-  return w;
-}
-
 }  // namespace edgedec
