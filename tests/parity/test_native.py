@@ -10,7 +10,6 @@ length in `test_row_invariance.py` on random ones.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -208,7 +207,10 @@ def test_every_architecture_stays_near_when_quantized(
 def test_every_block_stays_near_when_quantized(
     architecture: tuple[ModelSpec, Read], weights: str, tmp_path: Path
 ) -> None:
-    """What a block adds to the reference's state before it, in every row, the choice of experts included."""
+    """What a block adds to the reference's state before it, in every row, the choice of experts included.
+
+    Errors are in parts of what the block adds to the row; those of Mamba-1 add next to nothing to some rows, which are
+    compared with what they add to the median one."""
     spec, weight = architecture
     reference, engine = pair(write_bundle(tmp_path / "b", spec, weight, weights))
     rows = Rows.chain(tokens(spec, 30), 0)
@@ -219,13 +221,14 @@ def test_every_block_stays_near_when_quantized(
     for first, end in itertools.pairwise((*starts, spec.n_blocks)):  # blocks side by side run together
         before, after, last = states[first - 1], states[end - 1], end - 1
         found = forward_one(engine, Call(rows, cache, range(first, end), before, Outputs(hidden=(last,)))).hidden[last]
-        error = np.linalg.norm(found - after, axis=1) / np.linalg.norm(after - before, axis=1)
-        limit = max(BLOCK_ERROR[block.kind] for block in spec.blocks[first:end])
+        kinds = {block.kind for block in spec.blocks[first:end]}
+        added = np.linalg.norm(after - before, axis=1)
+        added = np.maximum(added, np.median(added) if "s6" in kinds else 0)
+        error = np.linalg.norm(found - after, axis=1) / added
+        limit = max(BLOCK_ERROR[kind] for kind in kinds)
         assert 0 < np.quantile(error, 0.9) < limit, (first, error.round(4))
-        near = (
-            6 * limit if spec.blocks[first].kind != "s6" else math.inf
-        )  # there are rows to which a block adds nothing
-        assert error.max() < near, (first, error.round(4))
+        # A norm of heads whose values nearly cancel, and a step of a state, make one row's rounding much of its result.
+        assert error.max() < (6 * limit if kinds & {"delta", "s6", "ssm"} else limit), (first, error.round(4))
 
 
 # -- the same bytes, however it is run
