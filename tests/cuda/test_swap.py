@@ -191,7 +191,7 @@ actions = st.lists(
 @given(actions=actions, most=st.integers(2, 5))
 def test_any_use_of_pages_gives_back_what_was_written(actions, most):
     device, written = emulated.Emulated(), dict[int, int]()
-    frames, out = PageFrames(device, 256, most), np.empty(256, np.uint8)
+    frames, out, peak = PageFrames(device, 256, most), np.empty(256, np.uint8), 0
     for n, (action, page) in enumerate(actions):
         if action == "add" and page not in written:
             frames.add(page)
@@ -207,7 +207,9 @@ def test_any_use_of_pages_gives_back_what_was_written(actions, most):
                 assert len(set(places)) == len(set(some))
         frames.read(page, 0, out)
         assert set(out.tolist()) == {written[page]}
-        assert frames.away == max(0, len(written) - most) or frames.away < len(written)
+        peak = max(peak, len(written))
+        assert max(0, len(written) - most) <= frames.away <= len(written)
+        assert (frames.swapped > 0) == (peak > most)
         if action == "remove":
             frames.remove(page)
             del written[page]

@@ -122,6 +122,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
         assert spec.norm_eps == norm_eps(theirs), name
+        if name in ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"):
+            assert spec.embed_scale == theirs.embedding_multiplier, name
         for last in (layer[-1] for layer in spec.layers):
             if isinstance(last, Moe) and last.router != "softmax_topk":
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
