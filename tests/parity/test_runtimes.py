@@ -144,8 +144,9 @@ def kl(expected: np.ndarray, found: np.ndarray) -> float:
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, atol=EXACT * max(1.0, float(expected.std())), rtol=0)
+def close(found: np.ndarray, expected: np.ndarray, times: int = 1) -> None:
+    atol = times * EXACT * max(1.0, float(expected.std()))
+    np.testing.assert_allclose(found, expected, atol=atol, rtol=0)
 
 
 def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> None:
@@ -248,16 +249,23 @@ def test_a_tree_may_come_first(case: Case, engine: str) -> None:
 
 
 def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
-    """A layer skipped, an attention without its MLP: the runtimes agree on any blocks in order."""
+    """A layer skipped, an attention without its MLP: the runtimes agree on any blocks in order.
+
+    To four times EXACT: in random weights a block left out magnifies rounding (one float32 rounding of each product of
+    the reference moves mamba_tied's logits by 1.4 times EXACT).
+    """
     blocks, before = case.bundle.spec.span(), TOKENS[:13]
     rows = Rows.tree(*TREE, start=len(before))
+    _, cache = read(case.runtime("reference"), before, [len(before)])
+    everything = logits_of(case.runtime("reference"), rows, cache)
     for slice_ in (blocks[2:], (blocks[0], *blocks[3:]), (*blocks[:2], *blocks[3:]), (1,), (0, 3)):
         found = []
         for name in ("reference", engine):
             runtime = case.runtime(name)
             _, cache = read(runtime, before, [len(before)])
             found.append(sliced(runtime, cache, rows, [slice_]))
-        close(*found)
+        close(*found, times=4)
+        assert np.abs(found[1] - everything).max() > 100 * EXACT
 
 
 def test_fewer_rows_from_a_block_on(case: Case, engine: str) -> None:
