@@ -16,10 +16,13 @@ def through_layer(
 ) -> Hidden:
     """The state [n, hidden_size] after a layer, `chunk` rows per call: later rows read the cache, in its format."""
     cache.truncate(0)
-    blocks, parts = runtime.spec.span(layer, layer + 1), []
+    spec = runtime.spec
+    blocks, parts = spec.span(layer, layer + 1), []
+    keeps = any(b in spec.attention or b in spec.recurrent for b in blocks)  # a feed-forward alone leaves no rows
     for at in range(0, len(ids), chunk):
         rows = Rows.chain(ids[at : at + chunk], at)
         call = Call(rows, cache, blocks, hidden[at : at + chunk], Outputs(hidden=(blocks[-1],)))
         parts.append(forward_one(runtime, call).hidden[blocks[-1]])
-        cache.commit(range(len(rows)))
+        if keeps:
+            cache.commit(range(len(rows)))
     return np.concatenate(parts)

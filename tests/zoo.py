@@ -141,6 +141,26 @@ def _alone(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
     return lambda: _random(name, f"{name}ForCausalLM", {**ALONE, **config}, seed)
 
 
+def _nemotron_h(seed: int, **config: Any) -> Callable[[], Any]:
+    """Steps that the limit clips, heads of attention that do not fill the hidden size."""
+    sizes = {key: value for key, value in ALONE.items() if key not in ("num_hidden_layers", "state_size")}
+    sizes |= {
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "intermediate_size": 96,
+        "ssm_state_size": 12,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 24,
+        "n_groups": 2,
+        "time_step_min": 0.5,
+        "layer_norm_epsilon": 1e-3,
+    }
+    return lambda: _random("NemotronH", "NemotronHForCausalLM", {**sizes, **config}, seed)
+
+
 def _older(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
     head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     return lambda: _random(name, head, {**OLDER, **config}, seed)
@@ -482,6 +502,10 @@ ZOO: dict[str, Callable[[], Any]] = {
     ),
     "mamba2_tied": _alone(
         "Mamba2", 3, num_heads=6, head_dim=24, expand=3, n_groups=1, conv_kernel=4, tie_word_embeddings=True
+    ),
+    "nemotron_h": _nemotron_h(0),
+    "nemotron_h_biases": _nemotron_h(
+        1, use_bias=True, mlp_bias=True, num_key_value_heads=1, time_step_min=0.1, head_dim=8, n_groups=3, conv_kernel=4
     ),
     "jamba": _causal(
         "Jamba",

@@ -282,7 +282,7 @@ KINDS = {
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
-    "jamba": {"s6", "mlp"},
+    **{"jamba": {"s6", "mlp"}, "nemotron_h": {"ssm", "mlp"}},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},
@@ -350,6 +350,8 @@ def _inner(config: Any, block: Ssm | S6) -> int:
     """`intermediate_size` of models of Mamba-1 alone, which may be another than `expand` says."""
     if isinstance(block, S6) and hasattr(config, "expand"):
         return int(config.intermediate_size)
+    if hasattr(config, "mamba_num_heads"):
+        return int(config.mamba_num_heads * config.mamba_head_dim)
     return int(config.expand if hasattr(config, "expand") else config.mamba_expand) * int(config.hidden_size)
 
 

@@ -11,7 +11,7 @@ from config_names import kv_heads, norm_eps
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
-from edgedec.spec import S6, Conv, Delta, LatentAttention, ModelSpec, Moe
+from edgedec.spec import S6, Attention, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Ssm
 
 LLAMA = {
     "model_type": "llama",
@@ -105,7 +105,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     for name in FAMILY.names():
         own = FAMILY.facts(name)  # diffusion: transformers has none, tests/diffusion
-        if name in WRAPPED or own.diffusion or own.encodes or name in (*_STATES, "jamba", "bloom", "mpt"):
+        if name in WRAPPED or own.diffusion or own.encodes or name in (*_STATES, "jamba", "nemotron_h", "bloom", "mpt"):
             continue  # of the last: the tests after this one, or all keys have other names
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
@@ -223,6 +223,71 @@ def test_what_a_config_of_jamba_leaves_out() -> None:
     ]
     assert [isinstance(layer[1], Moe) for layer in spec.layers] == [n > 1 for n in theirs.layers_num_experts]
     assert (spec.tied, spec.context_length) == (theirs.tie_word_embeddings, theirs.max_position_embeddings)
+
+
+NEMOTRON_H = {
+    **{"vocab_size": 101, "hidden_size": 64, "num_attention_heads": 32, "max_position_embeddings": 64},
+    "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+}
+
+
+def test_what_a_config_of_nemotron_h_leaves_out() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = {key: value for key, value in NEMOTRON_H.items() if key != "max_position_embeddings"}
+    spec = architecture(config | {"model_type": "nemotron_h"}).spec(config | {"model_type": "nemotron_h"})
+    theirs = transformers.AutoConfig.for_model("nemotron_h", **config)
+    (ssm,), (mlp,), (attention,) = spec.layers
+    assert isinstance(ssm, Ssm)
+    assert isinstance(mlp, Mlp)
+    assert isinstance(attention, Attention)
+    sizes = (theirs.mamba_num_heads, theirs.mamba_head_dim, theirs.n_groups, theirs.ssm_state_size, theirs.conv_kernel)
+    assert (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.state_size, ssm.conv_size) == sizes
+    assert (ssm.norm_groups, ssm.dt_min, ssm.dt_max) == (theirs.n_groups, theirs.time_step_min, Ssm.dt_max)
+    assert ssm.proj_bias == theirs.use_bias
+    assert (mlp.inner_size, mlp.gated, mlp.bias) == (theirs.intermediate_size, False, theirs.mlp_bias)
+    assert mlp.activation == theirs.mlp_hidden_act
+    assert (attention.n_kv_heads, attention.head_dim) == (theirs.num_key_value_heads, theirs.head_dim)
+    assert (attention.rope, attention.scale) == (None, theirs.head_dim**-0.5)
+    assert (spec.tied, spec.norm_eps) == (theirs.tie_word_embeddings, theirs.layer_norm_epsilon)
+    assert spec.context_length == theirs.max_position_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"layers_block_type": None, "hybrid_override_pattern": "M-*M"}, ["ssm", "mlp", "attention", "ssm"]),
+        ({"layers_block_type": ["mamba", "attention"]}, ["ssm", "attention"]),
+        ({"layers_block_type": ["mlp"], "hybrid_override_pattern": "M*"}, ["mlp"]),
+        ({"layers_block_type": None, "layer_types": ["linear_attention", "full_attention"]}, ["ssm", "attention"]),
+    ],
+)
+def test_which_block_a_layer_of_nemotron_h_is(changes: dict[str, Any], kinds: list[str]) -> None:
+    config = NEMOTRON_H | {"model_type": "nemotron_h", "attention_head_dim": 16} | changes
+    spec = architecture(config).spec(config, 32)
+    assert [layer[0].kind for layer in spec.layers] == kinds
+    assert spec.context_length == 32
+    assert all(block.head_dim == 16 for block in spec.attention.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers_block_type": ["moe"]}, "layers_block_type has layers of experts: plain ones without a gate"),
+        ({"layers_block_type": None, "hybrid_override_pattern": "ME"}, "hybrid_override_pattern has layers of experts"),
+        ({"layers_block_type": None, "hybrid_override_pattern": "Mx"}, "hybrid_override_pattern 'x' is not supported"),
+        ({"layers_block_type": None}, "layers_block_type is missing"),
+        ({"use_conv_bias": False}, "use_conv_bias is false"),
+        ({"mamba_hidden_act": "gelu"}, "mamba_hidden_act 'gelu' is not supported; known: silu"),
+        ({"attention_bias": True}, "attention_bias is not supported"),
+        ({"sliding_window": 4}, "sliding_window is not supported"),
+        ({"max_position_embeddings": 8}, "is 8; a context of 9 is out of range"),
+        ({"expert_size": 4}, "expert_size is not known"),
+    ],
+)
+def test_a_nemotron_h_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    config = NEMOTRON_H | {"model_type": "nemotron_h"} | changes
+    with pytest.raises(CheckpointError, match=message):
+        architecture(config).spec(config, 9)
 
 
 def test_which_layers_of_jamba_attend_and_have_experts() -> None:
@@ -852,7 +917,46 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "vocab_size": 32768,
     },
 }
+# NVIDIA-Nemotron-Nano-9B-v2.
+PUBLISHED["nemotron_h"] = {
+    "attention_bias": False,
+    "chunk_size": 128,
+    "conv_kernel": 4,
+    "expand": 2,
+    "head_dim": 128,
+    "hidden_size": 4480,
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "intermediate_size": 15680,
+    "layer_norm_epsilon": 1e-05,
+    "mamba_head_dim": 80,
+    "mamba_hidden_act": "silu",
+    "mamba_num_heads": 128,
+    "mamba_proj_bias": False,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "mlp_hidden_act": "relu2",
+    "n_groups": 8,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 56,
+    "num_key_value_heads": 8,
+    "num_logits_to_keep": 1,
+    "rescale_prenorm_residual": True,
+    "residual_in_fp32": False,
+    "rms_norm_eps": 1e-05,
+    "sliding_window": None,
+    "ssm_state_size": 128,
+    "tie_word_embeddings": False,
+    "time_step_floor": 0.0001,
+    "time_step_limit": [0.0, float("inf")],
+    "time_step_max": 0.1,
+    "time_step_min": 0.001,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "use_mamba_kernels": True,
+    "vocab_size": 131072,
+}
 PARAMETERS = {
+    "nemotron_h": 8_888_227_328,
     "mixtral": 46_702_792_704,
     "qwen3_moe": 30_532_122_624,
     "qwen2_moe": 14_315_784_192,

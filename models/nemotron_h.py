@@ -1,0 +1,113 @@
+"""Nemotron-H and Nemotron Nano 2: layers of one block each, Mamba-2, attention without positions, or a plain
+feed-forward of squared ReLUs.
+
+A time step is at least `time_step_min`, as in transformers; the authors' own code has no such limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.models import ArchitectureFacts, Source
+from edgedec.models._common import ConfigReader, activation, either, finish, heads, sizes
+from edgedec.models._mamba import BACKBONE, IN_LAYERS, MAMBA, UNUSED, in_mixer
+from edgedec.models._names import ATTENTION, Names, named
+from edgedec.models.arcee import PLAIN
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Ssm
+
+FACTS = ArchitectureFacts((r"lm_head\.weight", r"mtp\..*"))
+MIXER = "mixer."
+NAMES: Names = {
+    "ssm": in_mixer(MAMBA),
+    "attention": {
+        name: tuple(str(path).replace("input_layernorm.", "norm.").replace("self_attn.", MIXER) for path in paths)
+        for name, paths in ATTENTION.items()
+    },
+    "mlp": {
+        name: tuple(str(path).replace("post_attention_layernorm.", "norm.").replace("mlp.", MIXER) for path in paths)
+        for name, paths in PLAIN.items()
+    },
+}
+# What a layer is, as configs name it: a letter of a pattern, the type, an older name of it.
+_SSM = ("M", "linear_attention", "mamba")
+_ATTENTION = ("*", "full_attention", "attention")
+_MLP = ("-", "mlp")
+_EXPERTS = ("E", "moe")
+# Of experts and of layers that predict further tokens, and how a sum is made.
+_OTHERS = (
+    *(name for name in UNUSED if name != "time_step_min"),
+    *("expand", "time_step_limit", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps", "num_hidden_layers"),
+    *("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size"),
+    *("moe_latent_size", "moe_shared_expert_overlap", "num_experts_per_tok", "routed_scaling_factor", "n_group"),
+    *("topk_group", "norm_topk_prob", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+)
+
+
+def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+    r = ConfigReader(config)
+    for key in _OTHERS:
+        r.value(key, None)
+    longest = r.whole("max_position_embeddings", 4096)
+    if context is not None and not 1 <= context <= longest:
+        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
+    for key in ("attention_bias", "sliding_window"):
+        if r.value(key, None):
+            raise r.fail(key, "is not supported here")
+    kinds: dict[tuple[str, ...], Block] = {_SSM: _ssm(r), _ATTENTION: _attention(r), _MLP: _mlp(r)}
+    found = ModelSpec(
+        **sizes(r, tied=False, eps_key="layer_norm_epsilon", eps=1e-5),
+        context_length=context or longest,
+        layers=tuple((block,) for block in _layers(r, kinds)),
+    )
+    return finish(r, found)
+
+
+def _layers(r: ConfigReader, kinds: Mapping[tuple[str, ...], Block]) -> list[Block]:
+    """The block of each layer, by the list of types or by a pattern of letters; the list counts where both are."""
+    key = either(r, "layers_block_type", "layer_types")
+    types, pattern = r.items(key, str), r.value("hybrid_override_pattern", None)
+    if types is None and pattern is not None:
+        key, types = "hybrid_override_pattern", list(r.text("hybrid_override_pattern"))
+    if not types:
+        raise r.fail("layers_block_type", "is missing: which layers are Mamba-2, attention or feed-forward")
+    blocks = {name: block for names, block in kinds.items() for name in names}
+    for name in types:
+        if name in _EXPERTS:
+            raise r.fail(key, "has layers of experts: plain ones without a gate are not supported")
+        if name not in blocks:
+            raise r.fail(key, f"{name!r} is not supported; known: {', '.join(blocks)}")
+    return [blocks[name] for name in types]
+
+
+def _ssm(r: ConfigReader) -> Ssm:
+    if r.text("mamba_hidden_act", "silu") != "silu":
+        raise r.fail("mamba_hidden_act", f"{r.values['mamba_hidden_act']!r} is not supported; known: silu")
+    if not r.flag("use_conv_bias", True):
+        raise r.fail("use_conv_bias", "is false: convolutions without a bias are not supported")
+    r.value("mamba_proj_bias", False)  # transformers reads `use_bias`
+    groups = r.whole("n_groups", 8)
+    return Ssm(
+        n_heads=r.whole("mamba_num_heads", 128),
+        head_dim=r.whole("mamba_head_dim", 64),
+        state_size=r.whole("ssm_state_size", 128),
+        n_groups=groups,
+        conv_size=r.whole("conv_kernel", 4),
+        dt_min=r.number("time_step_min", 0.001),
+        norm_groups=groups,
+        proj_bias=r.flag("use_bias", False),
+    )
+
+
+def _attention(r: ConfigReader) -> Attention:
+    """The heads are 128 wide where a config does not say; older ones say it by another name."""
+    return Attention(**heads(r, kv_heads=8, head_dim=r.whole("attention_head_dim", 128)), rope=None)
+
+
+def _mlp(r: ConfigReader) -> Mlp:
+    act, bias = activation(r, "mlp_hidden_act", "relu2"), r.flag("mlp_bias", False)
+    return Mlp(r.whole("intermediate_size", 21504), gated=False, activation=act, bias=bias)
+
+
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
+    return named(spec, NAMES, outer=BACKBONE, layers=IN_LAYERS)
