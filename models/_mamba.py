@@ -101,8 +101,9 @@ def s6(r: ConfigReader) -> S6:
     )
 
 
-def mamba(r: ConfigReader) -> Ssm:
-    """The block that the `mamba_` keys of a config describe."""
+def mamba(r: ConfigReader, inner: int | None = None) -> Ssm:
+    """The block that the `mamba_` keys of a config describe. inner: channels of another number than `mamba_expand`
+    says."""
     if activation(r) != "silu":
         raise r.fail("hidden_act", f"{r.values['hidden_act']!r} is not supported by Mamba blocks; known: silu")
     if not r.flag("mamba_conv_bias", True):
@@ -112,7 +113,7 @@ def mamba(r: ConfigReader) -> Ssm:
     low, high = step_limits(r)
     return Ssm(
         n_heads=n_heads,
-        head_dim=_head_dim(r, n_heads),
+        head_dim=_head_dim(r, n_heads, inner),
         state_size=r.whole("mamba_d_state", 256),
         n_groups=groups,
         conv_size=r.whole("mamba_d_conv", 4),
@@ -123,9 +124,10 @@ def mamba(r: ConfigReader) -> Ssm:
     )
 
 
-def _head_dim(r: ConfigReader, n_heads: int) -> int:
-    """The width of a head; "auto" is what fills `mamba_expand` times the hidden size."""
-    inner = r.whole("mamba_expand", 2) * r.whole("hidden_size")
+def _head_dim(r: ConfigReader, n_heads: int, inner: int | None) -> int:
+    """The width of a head; "auto" is what fills the channels, `mamba_expand` times the hidden size by default."""
+    expanded = r.whole("mamba_expand", 2) * r.whole("hidden_size")
+    inner = inner or expanded
     dim = inner // n_heads if r.value("mamba_d_head", "auto") == "auto" else r.whole("mamba_d_head")
     if dim * n_heads != inner:
         raise r.fail("mamba_n_heads", f"{n_heads} heads of {dim} do not fill {inner} channels")

@@ -59,7 +59,7 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *("ernie4_5_moe", "gpt_oss", "lfm2", "nemotron_h", "olmo_hybrid", "qwen3_next", "youtu"),
+    *("ernie4_5_moe", "falcon_h1", "gpt_oss", "lfm2", "nemotron_h", "olmo_hybrid", "qwen3_next", "youtu"),
 }
 
 

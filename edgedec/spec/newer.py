@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.spec.attention import Attention
 from edgedec.spec.moe import Moe
+from edgedec.spec.ssm import Ssm
 
 if TYPE_CHECKING:
     from edgedec.spec import Block, ModelSpec
@@ -25,10 +26,11 @@ GATES = "gates of attention"
 EXPERT_BIAS = "experts with biases"
 CLAMPED = "clamped experts"
 CHOICE_BIAS = "experts chosen by softmax and a bias"
+GATE_ALONE = "state spaces with a gate and no norm"
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(CLAMPED, CHOICE_BIAS),
+    *(CLAMPED, CHOICE_BIAS, GATE_ALONE),
 )
 _KINDS = frozenset(("conv", "delta", "latent", "s6"))
 
@@ -67,4 +69,6 @@ def _of(block: Block) -> dict[str, Any]:
             CLAMPED: block.clamped,
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
         }
+    if isinstance(block, Ssm):
+        found[GATE_ALONE] = not block.norm_groups
     return found

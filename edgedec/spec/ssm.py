@@ -1,7 +1,7 @@
 """The state-space block of Mamba-2: a short convolution, then a recurrence with a state of fixed size.
 
 For a row with parent state S: x, B, C = silu(conv(xBC)); dt = clip(softplus(dt + dt_bias)); S' = exp(dt a) S + dt x
-B^T; y = S' C + d x, normed together with silu(z), then projected.
+B^T; y = S' C + d x, times silu(z), normed, then projected.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 
 @dataclass(frozen=True)
 class Ssm:
-    """`n_groups` groups of heads share B and C; `norm_groups`: parts of a row that the gated norm treats apart;
-    `branch`: as of attention."""
+    """`n_groups` groups of heads share B and C; `norm_groups`: parts of a row that the gated norm treats apart,
+    0: there is no norm, only the gate; `branch`: as of attention."""
 
     n_heads: int
     head_dim: int
@@ -56,8 +56,9 @@ class Ssm:
             "dt_bias": (self.n_heads,),
             "a": (self.n_heads,),
             "d": (self.n_heads,),
-            "gate_norm": (self.inner_size,),
         }
+        if self.norm_groups:
+            shapes["gate_norm"] = (self.inner_size,)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         if self.proj_bias:
             shapes |= {"in_proj_bias": (self.in_rows,), "out_proj_bias": (hidden,)}
@@ -69,9 +70,10 @@ class Ssm:
 
     def check(self, where: str) -> None:
         """Refuse numbers that no model can have."""
-        names = ("n_heads", "head_dim", "state_size", "n_groups", "conv_size", "norm_groups")
+        names = ("n_heads", "head_dim", "state_size", "n_groups", "conv_size")
         require_sizes(where, {name: getattr(self, name) for name in names})
-        if self.n_heads % self.n_groups or self.inner_size % self.norm_groups:
+        require_sizes(where, {"norm_groups": self.norm_groups}, least=0)
+        if self.n_heads % self.n_groups or self.inner_size % (self.norm_groups or 1):
             raise BundleCorrupt(f"{where}: {self.n_heads} heads do not share {self.n_groups} groups evenly")
         if not 0 <= self.dt_min <= self.dt_max < inf:
             raise BundleCorrupt(f"{where}.dt_min: {self.dt_min} to {self.dt_max} is no range")

@@ -96,8 +96,10 @@ def _last_state(g: Graph, block: Ssm, keys: str, given: str, start: str, reached
 
 
 def _gated_norm(g: Graph, spec: ModelSpec, block: Ssm, y: str, z: str, p: str) -> str:
-    """y * silu(z) [n, inner_size], normed in `norm_groups` parts."""
+    """y * silu(z) [n, inner_size], normed in `norm_groups` parts, if in any."""
     y = g.node("Mul", [y, activation(g, "silu", z)])
+    if not block.norm_groups:
+        return y
     parts = g.reshaped(y, [-1, block.norm_groups, block.inner_size // block.norm_groups])
     weight = g.reshaped(g.vector(f"{p}.gate_norm"), [block.norm_groups, -1])
     square = g.node("ReduceMean", [g.node("Mul", [parts, parts]), ints(g, -1)], keepdims=1)

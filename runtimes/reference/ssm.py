@@ -22,8 +22,9 @@ def run(block: Ssm, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentState)
         states.append(state)
     kept.write(rows, [given(state) for state in states])
     y = out * activation(z, "silu")
-    groups = y.reshape(len(y), block.norm_groups, -1)
-    y = rms_norm(groups, np.ones(1, np.float32), w.spec.norm_eps).reshape(y.shape) * w.get("gate_norm")
+    if block.norm_groups:
+        groups = y.reshape(len(y), block.norm_groups, -1)
+        y = rms_norm(groups, np.ones(1, np.float32), w.spec.norm_eps).reshape(y.shape) * w.get("gate_norm")
     return w.linear(y, "out_proj", block.proj_bias)
 
 

@@ -35,7 +35,7 @@ struct Ssm {
     m.groups = r.from(1, 3), m.heads = m.groups * r.from(1, 3), m.head_dim = r.one_of({1, 7, 16, 20, 64, 80});
     m.state_size = r.from(1, 40), m.conv_size = r.from(1, 5);
     const int inner = m.heads * m.head_dim, channels = inner + 2 * m.groups * m.state_size;
-    m.norm_groups = r.chance(50) ? 1 : m.heads;
+    m.norm_groups = r.chance(50) ? 1 : r.chance(50) ? m.heads : 0;
     m.dt_min = r.chance(50) ? 0 : 0.01f, m.dt_max = r.chance(50) ? 1e30f : 0.9f;
     in = random_weight(r, arrays, r.from(1, 4), inner + channels + m.heads, hidden);
     out = random_weight(r, arrays, r.from(1, 4), hidden, inner);
@@ -103,7 +103,8 @@ struct Loop {
       }
     }
     Doubles normed;
-    for (int i = 0, width = inner() / m.norm_groups; i < inner(); i += width)
+    if (!m.norm_groups) normed = y;
+    for (int i = 0, width = m.norm_groups ? inner() / m.norm_groups : 0; width && i < inner(); i += width)
       for (double v : rms(y, s.gate_norm.data(), s.model.norm_eps, i, width)) normed.push_back(v);
     Doubles result = out.times(normed);
     for (size_t i = 0; i < result.size(); i++) result[i] += x[i] + (s.out_bias.empty() ? 0 : s.out_bias[i]);

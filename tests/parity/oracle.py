@@ -203,8 +203,10 @@ def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:
             step = dt[row, head]
             state[head] = np.exp(step * get("a")[head]) * state[head] + step * np.outer(own, b)
             y[row, at : at + block.head_dim] = state[head] @ c + get("d")[head] * own
-    y = (y * z / (1 + np.exp(-z))).reshape(len(x), block.norm_groups, -1)
-    normed = norm(y, np.ones(y.shape[-1]), spec.norm_eps).reshape(len(x), -1) * get("gate_norm")
+    normed = y * z / (1 + np.exp(-z))
+    if block.norm_groups:
+        parts = normed.reshape(len(x), block.norm_groups, -1)
+        normed = norm(parts, np.ones(parts.shape[-1]), spec.norm_eps).reshape(len(x), -1) * get("gate_norm")
     return normed @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
 
 

@@ -186,7 +186,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("activation", "gelu_tanh"),
     ],
     S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
-    Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("proj_bias", False)],
+    Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("norm_groups", 0), ("proj_bias", False)],
 }
 
 
@@ -203,6 +203,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         same |= key == "norm" and block.norm == "none"
+        same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
         more = {"qk_norm_last": False} if (key, value) == ("qk_norm", "none") else {}
         return block if same else replace(block, **{key: value}, **more)
 
@@ -278,7 +279,7 @@ KINDS = {
     "olmoe": {"moe"},
     "granitemoe": {"moe"},
     "granitemoehybrid": {"ssm"},
-    "bamba": {"ssm", "mlp"},
+    **{name: {"ssm", "mlp"} for name in ("bamba", "falcon_h1")},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
@@ -352,6 +353,8 @@ def _inner(config: Any, block: Ssm | S6) -> int:
         return int(config.intermediate_size)
     if hasattr(config, "mamba_num_heads"):
         return int(config.mamba_num_heads * config.mamba_head_dim)
+    if getattr(config, "mamba_d_ssm", None):
+        return int(config.mamba_d_ssm)
     return int(config.expand if hasattr(config, "expand") else config.mamba_expand) * int(config.hidden_size)
 
 

@@ -259,6 +259,8 @@ def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
     _, cache = read(case.runtime("reference"), before, [len(before)])
     everything = logits_of(case.runtime("reference"), rows, cache)
     for slice_ in (blocks[2:], (blocks[0], *blocks[3:]), (*blocks[:2], *blocks[3:]), (1,), (0, 3)):
+        if case.bundle.spec.blocks[slice_[-1]].branch:
+            continue  # the block beside it comes after
         found = []
         for name in ("reference", engine):
             runtime = case.runtime(name)

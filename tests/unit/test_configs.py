@@ -61,6 +61,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "granitemoe": EXPERTS,
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
+    "falcon_h1": {"mamba_n_heads": 8},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm3": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": SPARSE | {"layer_types": ["conv", "full_attention"]},
@@ -288,6 +289,39 @@ def test_a_nemotron_h_is_refused_by_name(changes: dict[str, Any], message: str) 
     config = NEMOTRON_H | {"model_type": "nemotron_h"} | changes
     with pytest.raises(CheckpointError, match=message):
         architecture(config).spec(config, 9)
+
+
+FALCON_H1 = {"model_type": "falcon_h1", "num_attention_heads": 4, "mamba_n_heads": 8, "num_key_value_heads": 2}
+
+
+def test_what_a_config_of_falcon_h1_leaves_out() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    theirs = transformers.AutoConfig.for_model("falcon_h1")
+    ssm, attention, mlp = _spec(**FALCON_H1).layers[0]
+    assert isinstance(ssm, Ssm)
+    assert isinstance(attention, Attention)
+    assert isinstance(mlp, Mlp)
+    assert (ssm.inner_size, ssm.branch, ssm.norm_groups) == (theirs.mamba_d_ssm, True, 0)
+    assert theirs.mamba_rms_norm is False
+    assert (ssm.proj_bias, attention.qkv_bias, mlp.bias) == (False, False, False)
+    sources = architecture(FALCON_H1).weights(_spec(**FALCON_H1), FALCON_H1)
+    assert {part.times for name, parts in sources.items() if not name.endswith(".a") for part in parts} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mamba_rms_norm": True}, "mamba_norm_before_gate is true: a norm before the gate"),
+        ({"projectors_bias": True}, "projectors_bias is not mamba_proj_bias"),
+        ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers must be 5 positive numbers"),
+        ({"mlp_multipliers": [1.0, 0.0]}, "mlp_multipliers must be 2 positive numbers"),
+        ({"layer_types": ["mamba"]}, "layer_types is not supported; known: hybrid"),
+        ({"mamba_d_ssm": 1001}, "8 heads of 125 do not fill 1001 channels"),
+    ],
+)
+def test_a_falcon_h1_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        _spec(**FALCON_H1 | changes)
 
 
 def test_which_layers_of_jamba_attend_and_have_experts() -> None:

@@ -120,6 +120,11 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_S6, part_norm="plain", post_norm="rms"),),
     ),
     "selective hybrid": _spec("selective hybrid", (_S6, Mlp(96)), (replace(_HEADS, rope=None), _MOE), (_S6, _MOE)),
+    "state space beside attention": _spec(
+        "state space beside attention",
+        (replace(_SSM, branch=True, norm_groups=0), replace(_HEADS, window=7), Mlp(96)),
+        (replace(_SSM, norm_groups=0, n_groups=1, proj_bias=True),),
+    ),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
     "short convolution": _spec(
         "short convolution",
