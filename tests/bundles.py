@@ -238,6 +238,10 @@ KINDS = {
         (_ATTENTION, Mlp(32)),
         (Ssm(n_heads=4, head_dim=12, state_size=16, dt_min=0.1, dt_max=0.8, post_norm="rms"),),
     ),
+    "state spaces beside attention": _kind(
+        (Ssm(n_heads=4, head_dim=12, state_size=16, norm_groups=0, branch=True), _ATTENTION, Mlp(32)),
+        (Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, norm_groups=0, proj_bias=True),),
+    ),
     "delta rules": _kind(
         (_DELTA, Mlp(32)),
         (replace(_ATTENTION, gate="channel", qk_norm="head", qkv_bias=True), _MOE),
