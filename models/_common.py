@@ -169,6 +169,14 @@ def heads(r: ConfigReader, *, kv_heads: int | None = None, head_dim: int | None 
     )
 
 
+def unrotated_length(r: ConfigReader, asked: int | None, default: int = REQUIRED) -> int:
+    """The requested length of a model without ropes; by default the longest, `default` where the config is silent."""
+    longest = r.whole("max_position_embeddings", default)
+    if asked is not None and not 1 <= asked <= longest:
+        raise r.fail("max_position_embeddings", f"is {longest}; a context of {asked} is out of range")
+    return asked or longest
+
+
 def either(r: ConfigReader, usual: str, other: str) -> str:
     """Which of two names of one fact the config has; `usual` if neither or both alike."""
     values = [r.value(key, None) for key in (usual, other)]

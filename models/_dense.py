@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgedec.models import Part
-from edgedec.models._common import ConfigReader, finish, sizes
+from edgedec.models._common import ConfigReader, finish, sizes, unrotated_length
 from edgedec.models._names import OUTER, Paths
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Block, EncoderEntry, ModelSpec
@@ -91,10 +91,7 @@ def absolute(
     r: ConfigReader, layers: tuple[Block, ...] | Layers, context: int | None, *, tied: bool, eps_key: str, **facts: Any
 ) -> ModelSpec:
     """A model with learned positions, as many as its context is long."""
-    longest = r.whole("max_position_embeddings")
-    if context is not None and not 1 <= context <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
-    length = context or longest
+    length = unrotated_length(r, context)
     entry = EncoderEntry(positions=length)
     return unrotated(r, layers, tied=tied, eps_key=eps_key, context=length, entry=entry, **facts)
 

@@ -3,11 +3,12 @@ state-space blocks alone what their configs and weights have in common."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf
 
 from edgedec.models import Part
-from edgedec.models._common import ConfigReader, Sizes, activation
+from edgedec.models._common import ConfigReader, Sizes, activation, unrotated_length
 from edgedec.models._names import Paths
 from edgedec.spec import S6, Ssm
 
@@ -50,10 +51,10 @@ LONGEST = 1 << 20
 
 
 def in_mixer(paths: Paths) -> Paths:
-    """Paths within a layer of a model that has nothing else there."""
+    """Paths within a layer of one block, which is the mixer of that layer, and its norm."""
 
     def moved(name: str) -> str:
-        return name.replace("input_layernorm.", "norm.").replace("mamba.", "mixer.")
+        return re.sub(r"^(mamba|self_attn|mlp)\.", "mixer.", re.sub(r"^\w+_layernorm\.", "norm.", name))
 
     return {
         tensor: tuple(moved(p) if isinstance(p, str) else replace(p, name=moved(p.name)) for p in parts)
@@ -69,11 +70,7 @@ def alone(r: ConfigReader, context: int | None, *, tied: bool) -> tuple[Sizes, i
         raise r.fail("hidden_act", f"{r.values['hidden_act']!r} is not supported by Mamba blocks; known: silu")
     if not r.flag("rms_norm", True):
         raise r.fail("rms_norm", "is false: norms by mean and deviation are not supported here")
-    if not r.flag("use_conv_bias", True):
-        raise r.fail("use_conv_bias", "is false: convolutions without a bias are not supported")
-    longest = r.whole("max_position_embeddings", LONGEST)
-    if context is not None and not 1 <= context <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
+    require_conv_bias(r, "use_conv_bias")
     common = Sizes(
         architecture=r.text("model_type"),
         vocab_size=r.whole("vocab_size"),
@@ -81,7 +78,12 @@ def alone(r: ConfigReader, context: int | None, *, tied: bool) -> tuple[Sizes, i
         norm_eps=r.number("layer_norm_epsilon", 1e-5),
         tied=r.flag("tie_word_embeddings", tied),
     )
-    return common, context or longest
+    return common, unrotated_length(r, context, LONGEST)
+
+
+def require_conv_bias(r: ConfigReader, key: str) -> None:
+    if not r.flag(key, True):
+        raise r.fail(key, "is false: convolutions without a bias are not supported")
 
 
 def dt_rank(r: ConfigReader, key: str) -> int:
@@ -106,8 +108,7 @@ def mamba(r: ConfigReader, inner: int | None = None) -> Ssm:
     says."""
     if activation(r) != "silu":
         raise r.fail("hidden_act", f"{r.values['hidden_act']!r} is not supported by Mamba blocks; known: silu")
-    if not r.flag("mamba_conv_bias", True):
-        raise r.fail("mamba_conv_bias", "is false: convolutions without a bias are not supported")
+    require_conv_bias(r, "mamba_conv_bias")
     r.value("mamba_chunk_size", None)  # how a chunk is summed, not what is computed
     n_heads, groups = r.whole("mamba_n_heads", 128), r.whole("mamba_n_groups", 1)
     low, high = step_limits(r)

@@ -28,7 +28,8 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     for key in ("layers_block_type", "layer_types"):
         if set(r.items(key, str) or ["hybrid"]) != {"hybrid"}:
             raise r.fail(key, "is not supported; known: hybrid")
-    _multipliers(r), _lists(r)  # `weights` needs them
+    _multipliers(r)  # `weights` needs them
+    _lists(r)
     bias = r.flag("attention_bias", False)
     attention = Attention(**heads(r, kv_heads=8), qkv_bias=bias, o_bias=bias)
     mlp = Mlp(r.whole("intermediate_size"), bias=r.flag("mlp_bias", False), activation=activation(r))

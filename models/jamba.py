@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, unrotated_length
 from edgedec.models._mamba import S6_PATHS, dt_rank
 from edgedec.models._names import ATTENTION, OUTER, Names, named
 from edgedec.spec import S6, Attention, Mlp, ModelSpec, Moe
@@ -31,16 +31,14 @@ JAMBA: Names = {
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
-    longest, n = r.whole("max_position_embeddings", 262144), r.whole("num_hidden_layers")
-    if context is not None and not 1 <= context <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
+    length, n = unrotated_length(r, context, 262144), r.whole("num_hidden_layers")
     attends, routes = _every(r, "attn_layer", 8, 4, n), _every(r, "expert_layer", 2, 1, n)
     attention, mamba = Attention(**heads(r, kv_heads=8), rope=None), _mamba(r)
     mlp, experts = Mlp(r.whole("intermediate_size"), activation=activation(r)), _experts(r)
     layers = (
         (attention if attends[i] else mamba, experts if routes[i] and experts is not None else mlp) for i in range(n)
     )
-    return finish(r, ModelSpec(**sizes(r, tied=False), context_length=context or longest, layers=tuple(layers)))
+    return finish(r, ModelSpec(**sizes(r, tied=False), context_length=length, layers=tuple(layers)))
 
 
 def _every(r: ConfigReader, what: str, period: int, offset: int, n: int) -> list[bool]:

@@ -1,7 +1,7 @@
 """Nemotron-H and Nemotron Nano 2: layers of one block each, Mamba-2, attention without positions, or a plain
 feed-forward of squared ReLUs.
 
-A time step is at least `time_step_min`, as in transformers; the authors' own code has no such limit.
+A time step is at least `time_step_min`, as in transformers 5.24; vLLM sets no such limit.
 """
 
 from __future__ import annotations
@@ -10,25 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import ConfigReader, activation, either, finish, heads, sizes
-from edgedec.models._mamba import BACKBONE, IN_LAYERS, MAMBA, UNUSED, in_mixer
+from edgedec.models._common import ConfigReader, activation, either, finish, heads, sizes, unrotated_length
+from edgedec.models._mamba import BACKBONE, IN_LAYERS, MAMBA, UNUSED, in_mixer, require_conv_bias
 from edgedec.models._names import ATTENTION, Names, named
 from edgedec.models.arcee import PLAIN
 from edgedec.spec import Attention, Block, Mlp, ModelSpec, Ssm
 
 FACTS = ArchitectureFacts((r"lm_head\.weight", r"mtp\..*"))
-MIXER = "mixer."
-NAMES: Names = {
-    "ssm": in_mixer(MAMBA),
-    "attention": {
-        name: tuple(str(path).replace("input_layernorm.", "norm.").replace("self_attn.", MIXER) for path in paths)
-        for name, paths in ATTENTION.items()
-    },
-    "mlp": {
-        name: tuple(str(path).replace("post_attention_layernorm.", "norm.").replace("mlp.", MIXER) for path in paths)
-        for name, paths in PLAIN.items()
-    },
-}
+NAMES: Names = {"ssm": in_mixer(MAMBA), "attention": in_mixer(ATTENTION), "mlp": in_mixer(PLAIN)}
 # What a layer is, as configs name it: a letter of a pattern, the type, an older name of it.
 _SSM = ("M", "linear_attention", "mamba")
 _ATTENTION = ("*", "full_attention", "attention")
@@ -48,16 +37,13 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
     for key in _OTHERS:
         r.value(key, None)
-    longest = r.whole("max_position_embeddings", 4096)
-    if context is not None and not 1 <= context <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {context} is out of range")
     for key in ("attention_bias", "sliding_window"):
         if r.value(key, None):
             raise r.fail(key, "is not supported here")
     kinds: dict[tuple[str, ...], Block] = {_SSM: _ssm(r), _ATTENTION: _attention(r), _MLP: _mlp(r)}
     found = ModelSpec(
         **sizes(r, tied=False, eps_key="layer_norm_epsilon", eps=1e-5),
-        context_length=context or longest,
+        context_length=unrotated_length(r, context, 4096),
         layers=tuple((block,) for block in _layers(r, kinds)),
     )
     return finish(r, found)
@@ -83,8 +69,7 @@ def _layers(r: ConfigReader, kinds: Mapping[tuple[str, ...], Block]) -> list[Blo
 def _ssm(r: ConfigReader) -> Ssm:
     if r.text("mamba_hidden_act", "silu") != "silu":
         raise r.fail("mamba_hidden_act", f"{r.values['mamba_hidden_act']!r} is not supported; known: silu")
-    if not r.flag("use_conv_bias", True):
-        raise r.fail("use_conv_bias", "is false: convolutions without a bias are not supported")
+    require_conv_bias(r, "use_conv_bias")
     r.value("mamba_proj_bias", False)  # transformers reads `use_bias`
     groups = r.whole("n_groups", 8)
     return Ssm(

@@ -109,13 +109,13 @@ class SsmBlock : public Block {
   // y = norm(y * silu(z)), by parts of a row; without parts there is no norm.
   void gate(int rows) {
     const Kernels& k = engine_.kernels();
-    const int inner = shape_.inner(), width = m_.norm_groups ? inner / m_.norm_groups : inner;
+    const int inner = shape_.inner(), width = inner / std::max(m_.norm_groups, 1);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float* y = s_.y.p + (size_t)r * inner;
         k.glu(projected(r), y, inner, SILU, y);
-        for (int i = 0; m_.norm_groups && i < inner; i += width)
-          k.norm(y + i, m_.gate_norm + i, width, engine_.model().norm_eps, y + i);
+        if (!m_.norm_groups) continue;
+        for (int i = 0; i < inner; i += width) k.norm(y + i, m_.gate_norm + i, width, engine_.model().norm_eps, y + i);
       }
     });
   }
@@ -133,8 +133,8 @@ class SsmBlock : public Block {
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const ed_ssm& m = *block.ssm;
   const SsmShape shape = shape_of(m);
-  if (m.conv_size < 1 || m.heads % m.groups || m.norm_groups < 0) return nullptr;
-  if (m.norm_groups && shape.inner() % m.norm_groups) return nullptr;
+  if (m.conv_size < 1 || m.heads % m.groups) return nullptr;
+  if (m.norm_groups < 0 || shape.inner() % std::max(m.norm_groups, 1)) return nullptr;
   if (m.in_proj.n != shape.inner() + shape.conv_dim() + m.heads) return nullptr;
   return std::make_unique<SsmBlock>(engine, block);
 }

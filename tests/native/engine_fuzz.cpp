@@ -374,8 +374,6 @@ void round(unsigned s, const std::vector<std::string>& isas) {
   ed_close(engine);
 }
 
-const unsigned LEAST = 8;  // models, on a slow machine too
-
 }  // namespace
 
 int main(int argc, char** argv) {

@@ -102,10 +102,11 @@ struct Loop {
         y[p] = (y[p] + s.d[h] * mixed[p]) * activation(projected[p], 0);
       }
     }
+    const int width = inner() / std::max(m.norm_groups, 1);
     Doubles normed;
     if (!m.norm_groups) normed = y;
-    for (int i = 0, width = m.norm_groups ? inner() / m.norm_groups : 0; width && i < inner(); i += width)
-      for (double v : rms(y, s.gate_norm.data(), s.model.norm_eps, i, width)) normed.push_back(v);
+    for (int part = 0; part < m.norm_groups; part++)
+      for (double v : rms(y, s.gate_norm.data(), s.model.norm_eps, part * width, width)) normed.push_back(v);
     Doubles result = out.times(normed);
     for (size_t i = 0; i < result.size(); i++) result[i] += x[i] + (s.out_bias.empty() ? 0 : s.out_bias[i]);
     return result;

@@ -238,8 +238,6 @@ void round(unsigned s, const std::vector<std::string>& isas, const char* folder)
   ed_close(ours), ed_close(theirs);
 }
 
-const unsigned LEAST = 8;  // models, on a slow machine too
-
 }  // namespace
 
 int main(int argc, char** argv) {

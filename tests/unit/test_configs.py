@@ -333,6 +333,15 @@ def test_which_layers_of_jamba_attend_and_have_experts() -> None:
     assert "moe" not in one.kinds
 
 
+@pytest.mark.parametrize("config", [LLAMA | JAMBA, NEMOTRON_H | {"model_type": "nemotron_h"}])
+def test_a_model_without_ropes_has_the_context_that_its_config_allows(config: dict[str, Any]) -> None:
+    model = architecture(config)
+    assert [model.spec(config, asked).context_length for asked in (None, 64, 1)] == [64, 64, 1]
+    for asked in (0, 65):
+        with pytest.raises(CheckpointError, match=f"is 64; a context of {asked} is out of range"):
+            model.spec(config, asked)
+
+
 def test_a_context_of_state_spaces_alone_is_what_is_asked() -> None:
     config = ALONE | {"model_type": "mamba"}
     assert (architecture(config).spec(config).context_length, architecture(config).spec(config, 5).context_length) == (
@@ -950,47 +959,45 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "use_conv_bias": True,
         "vocab_size": 32768,
     },
-}
-# NVIDIA-Nemotron-Nano-9B-v2.
-PUBLISHED["nemotron_h"] = {
-    "attention_bias": False,
-    "chunk_size": 128,
-    "conv_kernel": 4,
-    "expand": 2,
-    "head_dim": 128,
-    "hidden_size": 4480,
-    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
-    "intermediate_size": 15680,
-    "layer_norm_epsilon": 1e-05,
-    "mamba_head_dim": 80,
-    "mamba_hidden_act": "silu",
-    "mamba_num_heads": 128,
-    "mamba_proj_bias": False,
-    "max_position_embeddings": 131072,
-    "mlp_bias": False,
-    "mlp_hidden_act": "relu2",
-    "n_groups": 8,
-    "num_attention_heads": 40,
-    "num_hidden_layers": 56,
-    "num_key_value_heads": 8,
-    "num_logits_to_keep": 1,
-    "rescale_prenorm_residual": True,
-    "residual_in_fp32": False,
-    "rms_norm_eps": 1e-05,
-    "sliding_window": None,
-    "ssm_state_size": 128,
-    "tie_word_embeddings": False,
-    "time_step_floor": 0.0001,
-    "time_step_limit": [0.0, float("inf")],
-    "time_step_max": 0.1,
-    "time_step_min": 0.001,
-    "use_bias": False,
-    "use_conv_bias": True,
-    "use_mamba_kernels": True,
-    "vocab_size": 131072,
+    "nemotron_h": {  # NVIDIA-Nemotron-Nano-9B-v2
+        "attention_bias": False,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "expand": 2,
+        "head_dim": 128,
+        "hidden_size": 4480,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "intermediate_size": 15680,
+        "layer_norm_epsilon": 1e-05,
+        "mamba_head_dim": 80,
+        "mamba_hidden_act": "silu",
+        "mamba_num_heads": 128,
+        "mamba_proj_bias": False,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "n_groups": 8,
+        "num_attention_heads": 40,
+        "num_hidden_layers": 56,
+        "num_key_value_heads": 8,
+        "num_logits_to_keep": 1,
+        "rescale_prenorm_residual": True,
+        "residual_in_fp32": False,
+        "rms_norm_eps": 1e-05,
+        "sliding_window": None,
+        "ssm_state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "use_mamba_kernels": True,
+        "vocab_size": 131072,
+    },
 }
 PARAMETERS = {
-    "nemotron_h": 8_888_227_328,
     "mixtral": 46_702_792_704,
     "qwen3_moe": 30_532_122_624,
     "qwen2_moe": 14_315_784_192,
@@ -1006,6 +1013,7 @@ PARAMETERS = {
     "mamba": 129_135_360,
     "falcon_mamba": 7_272_665_088,
     "mamba2": 7_285_403_648,
+    "nemotron_h": 8_888_227_328,
 }
 
 
