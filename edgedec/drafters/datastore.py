@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from edgedec.bundle import Bundle
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts
 from edgedec.drafters._networks.shared import SharedInstances
@@ -40,8 +41,7 @@ def make(
     path: Annotated[str, Opt("File of `edgedec datastore build FILE -m MODEL -o STORE`.", must=named)],
     least: Annotated[int, Opt("Shortest match that is drafted from, in tokens.", 1, 12)] = 2,
 ) -> Drafter:
-    file, digest, vocab = Path(path), tokenizer_digest(host), host.bundle.spec.vocab_size
-    return drafter_of(host, _stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab)), least)
+    return drafter_of(host, opened(path, host.bundle), least)
 
 
 def drafter_of(host: DrafterContext, store: Datastore, least: int) -> Drafter:
@@ -53,12 +53,13 @@ def drafter_of(host: DrafterContext, store: Datastore, least: int) -> Drafter:
     return found
 
 
-def tokenizer_digest(host: DrafterContext) -> str:
-    """The sha256 of the bundle's tokenizer; a datastore serves all models that have it."""
-    manifest = host.bundle.manifest
+def opened(path: str, bundle: Bundle) -> Datastore:
+    """The datastore of this file; it serves all models that have the tokenizer of the bundle."""
+    manifest, file = bundle.manifest, Path(path)
     if manifest.text.tokenizer is None:
-        raise UsageError(f"drafter datastore: {host.bundle.path} has no tokenizer, so documents cannot be looked up")
-    return manifest.files[manifest.text.tokenizer].sha256
+        raise UsageError(f"datastore: {bundle.path} has no tokenizer, so documents cannot be looked up")
+    digest, vocab = manifest.files[manifest.text.tokenizer].sha256, bundle.spec.vocab_size
+    return _stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab))
 
 
 class DatastoreDrafter(BaseDrafter):

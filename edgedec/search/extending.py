@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.apply_policy import settle
+from edgedec.decoding.logits import LogitsChain
 from edgedec.decoding.messages import Completed, Together, Token, Waiting
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Capabilities, Logits, Outputs, Rows
@@ -44,9 +45,9 @@ def extend(
     """The k likeliest next tokens of each branch; its last token is then cached. whole: the scores of all tokens
     too."""
     can = room.host.capabilities
-    results = yield from forwarded(room, branches, [_outputs(branch, k, whole, can) for branch in branches])
+    results = yield from forwarded(room, branches, [outputs_of(branch, k, whole, can) for branch in branches])
     yield from _masks(room, branches)
-    return [_next(branch, result, k) for branch, result in zip(branches, results, strict=True)]
+    return [next_tokens(branch.chain, result, k) for branch, result in zip(branches, results, strict=True)]
 
 
 def forwarded(
@@ -82,8 +83,8 @@ def _call(branch: Branch, outputs: Outputs) -> Call:
     return call if context.policy is None else context.policy.shape(call)
 
 
-def _outputs(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
-    """The k best with the log-sum where these are all that is needed."""
+def outputs_of(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
+    """What a call has to give: the k best with the log-sum where these are all that is needed."""
     check_chain(branch)
     if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:
         return ALL_LOGITS
@@ -108,7 +109,8 @@ def _masks(room: Room, branches: Sequence[Branch]) -> Generator[Waiting, None, N
         yield Waiting(lambda: all(one() for one in ready))
 
 
-def _next(branch: Branch, result: CallResult, k: int) -> NextTokens:
+def next_tokens(chain: LogitsChain, result: CallResult, k: int, path: Sequence[int] = ()) -> NextTokens:
+    """The k likeliest next tokens by a call's result. path: tokens after the text that the processors have seen."""
     if result.logits is None:
         assert result.ids is not None
         assert result.scores is not None
@@ -120,8 +122,8 @@ def _next(branch: Branch, result: CallResult, k: int) -> NextTokens:
         return NextTokens(result.ids[0][:known].tolist(), logps.tolist())
     logits = result.logits[0]
     scores = log_softmax(logits)
-    if len(branch.chain):
-        scores = branch.chain.process(scores.astype(np.float32), (), {}).astype(np.float64)
+    if len(chain):
+        scores = chain.process(scores.astype(np.float32), path, {}).astype(np.float64)
     ids = best_ids(scores, k)
     return NextTokens(ids, scores[ids].tolist(), scores, logits)
 

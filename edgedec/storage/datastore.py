@@ -23,6 +23,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -83,6 +84,21 @@ class Segment:
         start = bisect_left(self._order, query, key=key)
         return range(start, bisect_right(self._order, query, start, key=key))
 
+    def counts(self, query: Sequence[int]) -> list[int]:
+        """How many places have the first 1, 2, … of these tokens before them, the latest first; 0 is left out."""
+        tokens, order, found, low, high = self.tokens, self._order, list[int](), 0, len(self._order)
+        for n, token in enumerate(query):
+
+            def key(place: int, n: int = n) -> int:
+                return tokens[place + n] if place + n < len(tokens) else END - 1
+
+            low = bisect_left(order, token, low, high, key=key)
+            high = bisect_right(order, token, low, high, key=key)
+            if low == high:
+                break
+            found.append(high - low)
+        return found
+
     def match(self, number: int) -> Match:
         """The place of this number in the order."""
         return Match(self.tokens, self._order[number])
@@ -111,6 +127,12 @@ class Datastore:
         if best >= 4:
             found.append((best // 2, self._places(query[: best // 2], most)))
         return found
+
+    def counts(self, ids: Sequence[int]) -> list[int]:
+        """How often the last 1, 2, … of these tokens stand in the documents, `DEPTH` at most; 0 is left out."""
+        query = list(ids[: -DEPTH - 1 : -1])
+        found = [segment.counts(query) for segment in self.segments]
+        return [sum(each) for each in zip_longest(*found, fillvalue=0)]
 
     def _places(self, query: Sequence[int], most: int) -> list[Match]:
         """Up to `most` places, evenly spread over all matches."""

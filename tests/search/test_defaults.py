@@ -21,6 +21,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "diverse": {"penalty": 0.5},
     "smc": {"threshold": 0.5},
     "latent": {"wait": 128, "switches": 5},
+    "superposed": {"n": 3, "weight": 0.54, "temperature": 0.06},
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "value": {"top_k": 10, "tokens": 20, "weight": 1.0},

@@ -13,7 +13,7 @@ the cache is no other text's: it is forgotten at the end.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,8 +21,9 @@ import numpy as np
 from edgedec.decoding.messages import Completed
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.plugins import Opt
-from edgedec.runtime import Call, Hidden, Outputs, Rows
+from edgedec.runtime import Call, Hidden
 from edgedec.search.branch import Branch
+from edgedec.search.embeddings import KnownEmbeddings
 from edgedec.search.extending import NextTokens, extend
 from edgedec.search.facts import SearchFacts
 from edgedec.search.host import SearchHost
@@ -30,8 +31,6 @@ from edgedec.search.room import Room
 from edgedec.search.trials import entropy_of
 
 FACTS = SearchFacts(streams="commit", paper="arXiv:2603.13366", rests="authors' code; without images")
-_EMBEDDING = Outputs(hidden=(-1,))
-_KEPT = 1 << 18  # numbers in the embeddings that are kept: 1 MiB
 
 
 def make(
@@ -76,7 +75,7 @@ class LatentSteps:
 
     def __init__(self, switches: Switches, top: int) -> None:
         self._switches, self._top, self.steps = switches, top, 0
-        self._known = dict[int, Hidden]()
+        self._embeddings = KnownEmbeddings()
 
     def run(self, room: Room) -> Generator[Any, Any, Branch]:
         branch = yield from room.root()
@@ -99,17 +98,6 @@ class LatentSteps:
     def _mixture(self, room: Room, nexts: NextTokens) -> Generator[Call, Completed, Hidden]:
         """The mean of the likeliest tokens' embeddings by their probabilities [1, hidden_size]."""
         p = np.exp(np.array(nexts.logps) - max(nexts.logps))
-        rows = yield from self._embedded(room, nexts.ids)
+        rows = yield from self._embeddings.of(room, nexts.ids)
         mixed: Hidden = ((p / p.sum())[None, :] @ rows).astype(np.float32)
         return mixed
-
-    def _embedded(self, room: Room, tokens: Sequence[int]) -> Generator[Call, Completed, Hidden]:
-        """The embeddings of tokens [n, hidden_size]; those that were needed before are kept."""
-        if missing := [token for token in tokens if token not in self._known]:
-            done = yield Call(Rows.chain(missing, 0), room.new_cache(), (), outputs=_EMBEDDING)
-            fresh = done.result.hidden[-1]
-            if len(self._known) * fresh.shape[1] > _KEPT:
-                self._known = {token: self._known[token] for token in tokens if token in self._known}
-            self._known |= {token: fresh[i].copy() for i, token in enumerate(missing)}
-        found: Hidden = np.stack([self._known[token] for token in tokens])
-        return found
