@@ -132,7 +132,8 @@ def test_the_texts_of_the_oracle(tmp_path: Path, n: int, temperature: float, wei
 
 
 @pytest.mark.parametrize(
-    ("texts", "n"), [([[3, 1], [4, 1, 5, 6, 7, 8, 9]], 2), ([[12]], 2), ([[5, i, i] for i in range(13)], 4), ([[5] + [0] * 9], 5)]
+    ("texts", "n"),
+    [([[3, 1], [4, 1, 5, 6, 7, 8, 9]], 2), ([[12]], 2), ([[5, i, i] for i in range(13)], 4), ([[5] + [0] * 9], 5)],
 )
 def test_a_text_that_no_token_fits_goes_on_behind_the_others(tmp_path: Path, texts: list[list[int]], n: int) -> None:
     runtime = random_reference(seed=3)
