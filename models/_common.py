@@ -169,11 +169,13 @@ def heads(r: ConfigReader, *, kv_heads: int | None = None, head_dim: int | None 
     )
 
 
-def unrotated_length(r: ConfigReader, asked: int | None, default: int = REQUIRED) -> int:
+def unrotated_length(
+    r: ConfigReader, asked: int | None, default: int = REQUIRED, key: str = "max_position_embeddings"
+) -> int:
     """The requested length of a model without ropes; by default the longest, `default` where the config is silent."""
-    longest = r.whole("max_position_embeddings", default)
+    longest = r.whole(key, default)
     if asked is not None and not 1 <= asked <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {asked} is out of range")
+        raise r.fail(key, f"is {longest}; a context of {asked} is out of range")
     return asked or longest
 
 

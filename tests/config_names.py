@@ -18,3 +18,10 @@ def kv_heads(config: Any) -> int:
         return 1 if config.multi_query else int(config.num_attention_heads)
     found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
     return int(found or config.num_attention_heads)
+
+
+def delta_sizes(config: Any) -> tuple[int, int]:
+    """Heads of values and the width of a key of the delta rule."""
+    if hasattr(config, "linear_num_heads"):
+        return int(config.linear_num_heads), int(config.linear_head_dim)
+    return int(config.linear_num_value_heads), int(config.linear_key_head_dim)

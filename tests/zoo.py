@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
-from zoo_golden import NORM, less_one  # noqa: E402
+from zoo_golden import NORM, less_one, spread  # noqa: E402
 
 SIZES: dict[str, Any] = mimo.SMALL | {
     "pad_token_id": None,
@@ -161,6 +161,27 @@ def _nemotron_h(seed: int, **config: Any) -> Callable[[], Any]:
     return lambda: _random("NemotronH", "NemotronHForCausalLM", {**sizes, **config}, seed)
 
 
+def _kimi(seed: int, **config: Any) -> Callable[[], Any]:
+    """Linear attention of other heads than the latent one; its convolutions are saved as thirds."""
+    sizes = _without("max_position_embeddings") | {"model_max_length": SIZES["max_position_embeddings"]}
+    sizes |= {key: value for key, value in LATENT.items() if key != "q_lora_rank"}
+    sizes |= {
+        "linear_num_heads": 5,
+        "linear_head_dim": 12,
+        "linear_conv_kernel_dim": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_experts": 9,
+        "num_experts_per_token": 2,
+        "num_expert_group": 3,
+        "topk_group": 2,
+        "moe_intermediate_size": 16,
+        "num_shared_experts": 2,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+    }
+    return lambda: _random("KimiLinear", "KimiLinearForCausalLM", {**sizes, **config}, seed)
+
+
 def _older(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
     head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     return lambda: _random(name, head, {**OLDER, **config}, seed)
@@ -192,10 +213,8 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
     model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
-            spread = 3.0 if name.endswith(("gate_up_proj_bias", "sinks")) else spread  # enough to be cut, to be seen
             middle = 1.0 if NORM.search(name) and not less_one(name, config_name) else 0.0
-            weight.copy_(middle + spread * torch.randn_like(weight))
+            weight.copy_(middle + spread(name, weight.shape) * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
             if name.endswith("e_score_correction_bias"):
                 bias.copy_(0.3 * torch.randn_like(bias))
@@ -605,6 +624,17 @@ ZOO: dict[str, Callable[[], Any]] = {
         **DELTA | {"linear_value_head_dim": 4, "linear_allow_neg_eigval": False},
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         tie_word_embeddings=True,
+    ),
+    "kimi_linear": _kimi(0),
+    "kimi_linear_low_queries": _kimi(
+        1,
+        q_lora_rank=40,
+        attention_bias=True,
+        moe_renormalize=False,
+        num_expert_group=1,
+        topk_group=1,
+        linear_conv_kernel_dim=4,
+        layer_types=["full_attention", "linear_attention", "linear_attention"],
     ),
     "falcon_h1": _causal(
         "FalconH1",

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from config_names import kv_heads, norm_eps
+from config_names import delta_sizes, kv_heads, norm_eps
 
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
@@ -163,6 +163,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("beta_scale", 1.0),
         ("eps", 0.1),
         ("gate", "sigmoid"),
+        ("gate", "silu"),
         ("conv_size", 2),
     ],
     LatentAttention: [("inner_eps", 0.1), ("scale", 1.0), ("qkv_bias", False), ("o_bias", False), ("rope", None)],
@@ -272,7 +273,7 @@ def _path(tree: Rows, row: int) -> list[int]:
     return [*(_path(tree, parent) if parent >= 0 else []), int(tree.tokens[row])]
 
 
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm3", "youtu")
 KINDS = {
     "mixtral": {"moe"},
     "qwen3_moe": {"moe"},
@@ -293,6 +294,7 @@ KINDS = {
     "qwen3_5_text": {"delta", "mlp"},
     "qwen3_5_moe_text": {"delta", "moe"},
     "olmo_hybrid": {"delta", "mlp"},
+    "kimi_linear": {"delta", "mlp", "moe"},
 }
 ALONE = {"mamba", "falcon_mamba", "mamba2"}  # without attention
 
@@ -338,8 +340,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
-        assert not isinstance(block, Delta) or block.n_heads == config.linear_num_value_heads
-        assert not isinstance(block, Delta) or block.key_dim == config.linear_key_head_dim
+        assert not isinstance(block, Delta) or (block.n_heads, block.key_dim) == delta_sizes(config)
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     stored = {name.split("model.")[-1] for name in saved.checkpoint.names}

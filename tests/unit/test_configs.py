@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from config_names import kv_heads, norm_eps
+from config_names import delta_sizes, kv_heads, norm_eps
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models import FAMILY, architecture
@@ -69,6 +69,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": HYBRID,
     "qwen3_5_moe_text": HYBRID | SPARSE | {"shared_expert_intermediate_size": 24},
     "olmo_hybrid": HYBRID,
+    "kimi_linear": HYBRID,
 }
 JAMBA: dict[str, Any] = {
     "model_type": "jamba",
@@ -81,6 +82,7 @@ JAMBA: dict[str, Any] = {
 ALONE: dict[str, Any] = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2}
 # The text model inside has a name of its own.
 WRAPPED = ("gemma3", "qwen3_5", "qwen3_5_moe")
+KIMI = ASKED["kimi_linear"] | {"model_type": "kimi_linear", "max_position_embeddings": None}
 MIXTRAL = ASKED["mixtral"] | {"model_type": "mixtral", "num_key_value_heads": 2}
 HYBRID_CONFIG = ASKED["granitemoehybrid"] | {"model_type": "granitemoehybrid"}
 
@@ -117,7 +119,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         if isinstance(block, LatentAttention):
             names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "q_lora_rank")
             sizes = (block.rank, block.rope_dim, block.nope_dim, block.v_dim, block.q_rank)
-            assert sizes == tuple(getattr(theirs, name) for name in names), name
+            assert sizes == tuple(getattr(theirs, name) or 0 for name in names), name
         else:
             assert block.n_kv_heads == kv_heads(theirs), name
             assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
@@ -133,6 +135,11 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         for ssm in spec.recurrent.values():
             if isinstance(ssm, Conv):
                 assert (ssm.conv_size, ssm.bias) == (theirs.conv_L_cache, theirs.conv_bias), name
+                continue
+            if isinstance(ssm, Delta) and name == "kimi_linear":
+                assert (ssm.n_heads, ssm.key_dim) == delta_sizes(theirs)
+                assert (ssm.n_groups, ssm.head_dim, ssm.rank) == (ssm.n_heads, ssm.key_dim, ssm.key_dim)
+                assert ssm.conv_size == theirs.linear_conv_kernel_dim
                 continue
             if isinstance(ssm, Delta):
                 sizes = (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.key_dim, ssm.conv_size)
@@ -515,6 +522,19 @@ def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
             {"model_type": "bamba", "num_key_value_heads": 2, "mamba_n_heads": 8, "attn_rotary_emb": 12},
             "is not 6, half",
         ),
+        (KIMI | {"mla_use_nope": False}, "mla_use_nope is False; supported is True only"),
+        (KIMI | {"moe_router_activation_func": "softmax"}, "moe_router_activation_func is 'softmax'"),
+        (KIMI | {"attn_res_block_size": 12}, "attn_res_block_size is not known"),
+        (KIMI | {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported by delta blocks"),
+        (KIMI | {"head_dim": 16}, "head_dim is 16: of latent attention with these sizes it is 64"),
+        (KIMI | {"mlp_layer_types": ["dense", "moe"]}, "mlp_layer_types must name 2 layers as dense or sparse"),
+        (KIMI | {"mlp_layer_types": ["sparse"] * 2, "first_k_dense_replace": 1}, "name different layers"),
+        (KIMI | {"linear_attn_config": {"kda_layers": [1]}}, "do not name each of the 2 layers once"),
+        (KIMI | {"linear_attn_config": {"kda_layers": [2], "full_attn_layers": [1]}}, "name different layers"),
+        (
+            KIMI | {"linear_attn_config": {"gate_lower_bound": -5.0}},
+            "linear_attn_config: gate_lower_bound is not known",
+        ),
         ({"model_type": "bamba", "partial_rotary_factor": 1.0}, "partial_rotary_factor is not supported; known: 0.5"),
     ],
 )
@@ -864,6 +884,48 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "use_sliding_window": False,
         "vocab_size": 151936,
     },
+    "kimi_linear": {  # 48B-A3B
+        "first_k_dense_replace": 1,
+        "head_dim": 72,
+        "hidden_act": "silu",
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "kv_lora_rank": 512,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+            "head_dim": 128,
+            "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26],
+            "num_heads": 32,
+            "short_conv_kernel_size": 4,
+        },
+        "mla_use_nope": True,
+        "model_max_length": 1048576,
+        "moe_intermediate_size": 1024,
+        "moe_layer_freq": 1,
+        "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid",
+        "num_attention_heads": 32,
+        "num_expert_group": 1,
+        "num_experts": 256,
+        "num_experts_per_token": 8,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 32,
+        "num_nextn_predict_layers": 0,
+        "num_shared_experts": 1,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 2.446,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_cache": True,
+        "use_grouped_topk": True,
+        "v_head_dim": 128,
+        "vocab_size": 163840,
+    },
     "bamba": {
         "attn_layer_indices": [9, 18, 27],
         "attn_rotary_emb": 64,
@@ -1009,6 +1071,7 @@ PARAMETERS = {
     "granitemoehybrid": 6_939_037_248,
     "lfm2": 1_170_340_608,
     "qwen3_next": 79_674_391_296,
+    "kimi_linear": 49_122_681_728,
     "bamba": 9_780_235_392,
     "mamba": 129_135_360,
     "falcon_mamba": 7_272_665_088,

@@ -169,7 +169,9 @@ def test_what_a_config_cannot_mean_is_one_line(name: str, changes: dict[str, Any
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"])
+@pytest.mark.parametrize(
+    "name", ["lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear"]
+)
 def test_every_key_of_a_config_is_read(name: str) -> None:
     """Each one changed gives another spec, or is refused."""
     from edgedec.models._common import HARMLESS
@@ -203,7 +205,7 @@ def _other(value: Any) -> Any:
             return value | {"rope_theta": 123.0}
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "olmo_hybrid", "lfm3"])
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "olmo_hybrid", "lfm3", "kimi_linear"])
 def test_an_adapters_rows_are_those_of_the_tensors_it_is_made_for(name: str, tmp_path: Path) -> None:
     found = open_checkpoint(checkpoint(tmp_path / "c", name))
     spec = found.spec()

@@ -140,6 +140,15 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_DELTA, head_dim=20, decay="channel", rank=16),),
         (replace(_HEADS, gate="head", window=7), Mlp(96)),
     ),
+    "channel decays beside latent attention": replace(
+        _spec(
+            "channel decays beside latent attention",
+            (replace(_DELTA, n_groups=4, decay="channel", gate="sigmoid", rank=24), Mlp(96)),
+            (replace(_LATENT, rope=None), replace(_MOE, router="sigmoid", router_bias=True, shared_size=16)),
+            (replace(_DELTA, decay="channel"),),
+        ),
+        ropes=(),
+    ),
     "expert groups": _spec(
         "expert groups",
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, groups=3, top_groups=2, shared_size=16)),
