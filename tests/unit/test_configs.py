@@ -331,6 +331,21 @@ def test_a_falcon_h1_is_refused_by_name(changes: dict[str, Any], message: str) -
         _spec(**FALCON_H1 | changes)
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_which_layers_of_kimi_linear_attend_and_have_experts(silent: bool) -> None:
+    """As transformers reads the published config, whose lists count layers from 1, and one that says nothing."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    gone = ("rope_scaling", *(("linear_attn_config", "first_k_dense_replace", "model_max_length") if silent else ()))
+    given = {key: value for key, value in PUBLISHED["kimi_linear"].items() if key not in gone}
+    config = given | {"model_type": "kimi_linear"}
+    spec, theirs = architecture(config).spec(config), transformers.AutoConfig.for_model("kimi_linear", **given)
+    kinds = {"full_attention": "latent", "linear_attention": "delta", "dense": "mlp", "sparse": "moe"}
+    expected = [(kinds[a], kinds[b]) for a, b in zip(theirs.layer_types, theirs.mlp_layer_types, strict=True)]
+    assert [tuple(block.kind for block in layer) for layer in spec.layers] == expected
+    assert spec.context_length == theirs.max_position_embeddings == 1048576
+    assert [i for i, layer in enumerate(spec.layers) if layer[0].kind == "latent"][:2] == ([4, 8] if silent else [3, 7])
+
+
 def test_which_layers_of_jamba_attend_and_have_experts() -> None:
     spec = _spec(**JAMBA)
     assert [layer[0].kind == "attention" for layer in spec.layers] == [i == 4 for i in range(9)]

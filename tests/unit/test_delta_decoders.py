@@ -54,11 +54,20 @@ def run(bundle: Path, *more: object) -> dict[str, Any]:
 
 @needs_native
 @pytest.mark.parametrize("weights", ["int4", "int8"])
-@pytest.mark.parametrize("name", ["qwen3_5", "lfm2"])
-def test_drafts_change_no_token_of_an_exported_checkpoint(name: str, weights: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("qwen3_5", {"attention", "mlp", "delta"}),
+        ("lfm2", {"attention", "mlp", "conv"}),
+        ("kimi_linear", {"latent", "mlp", "moe", "delta"}),
+    ],
+)
+def test_drafts_change_no_token_of_an_exported_checkpoint(
+    name: str, kinds: set[str], weights: Any, tmp_path: Path
+) -> None:
     options = ExportOptions(weights=weights, check=False, runtimes=("native",))
     bundle = export(str(checkpoint(tmp_path / "checkpoint", name)), tmp_path / "bundle", options)
-    assert set(bundle.spec.kinds) == {"attention", "mlp", "delta" if name == "qwen3_5" else "conv"}
+    assert set(bundle.spec.kinds) == kinds
     plain = run(tmp_path / "bundle", "--spec", "off")
     assert len(plain["tokens"]) == 80
     drafted = run(tmp_path / "bundle", "--spec", "copy+recycling+exit:layer=2,fixed=8")
