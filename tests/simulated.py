@@ -176,6 +176,24 @@ class Simulation:
         made = self._step(texts, drafters, n * tokens)
         return made / (self.runtime.now - began)
 
+    def ending(self, lengths: Sequence[int], most: int, fixed: int) -> tuple[float, float]:
+        """The seconds of texts of these lengths, at most `most` at a time, whose guesses are all wrong, and those of
+        the longest call of one row of each; fixed: as of `run`."""
+        shared, began = SharedLearning(), self.runtime.now
+        batch = Batch(self.runtime, most=most)  # type: ignore[arg-type]
+        for i, length in enumerate(lengths):
+            text = text_from(3 + i, length + 3)
+            dial = TimedDial(self.runtime, text_from(3 + i, 3 * length + 20), 0.0, i)
+            drafter: Drafter = Off()
+            if fixed >= 0:
+                drafter = Governor([("dial", dial)], lambda: self.costs, fixed, shared=shared)
+            context = Context(text[:3], 3, Slots(self.runtime, length + 40))  # type: ignore[arg-type]
+            config = GenerationConfig(max_tokens=length)
+            loop = decode_loop(context, config, drafter, capabilities=self.runtime.capabilities)
+            batch.add(context, loop, lambda token: None, length + 3)
+        batch.run()
+        return self.runtime.now - began, self.costs.seconds[most] + self.costs.per_cell * most * max(lengths)
+
     def _step(self, texts: Sequence[list[int]], drafters: Sequence[Drafter], until: int) -> int:
         batch, made = Batch(self.runtime), [0]  # type: ignore[arg-type]
         contexts = []

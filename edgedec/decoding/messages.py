@@ -131,6 +131,11 @@ class StepResult:
     prompt: Sequence[StepResult] = ()
     prompted: CallResult | None = None
 
+    @property
+    def new(self) -> int:
+        """The number of tokens that the call chose: nothing is chosen after an accepted stop token."""
+        return len(self.picked) - (self.picked[-1] < 0)
+
     def tokens(self) -> list[int]:
         """The token of each row, 0 first."""
         ids: list[int] = self.rows.tokens[self.root :].tolist()

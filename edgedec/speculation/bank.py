@@ -76,6 +76,12 @@ class Bank(Structure):
         """Add a gain, or a loss if it is negative."""
         self.left = min(self.left + seconds, self.most * self.call)
 
+    def divide(self, other: Bank) -> None:
+        """Take half of another balance, so that forks of a text together lose no more than it. Before its first call
+        that has none, and there is nothing to take."""
+        self.left, self.call, self.opened = other.left / 2, other.call, 1
+        other.left -= self.left
+
     def add_guesses(self, expected: float, accepted: int) -> None:
         """Add the expected and the actual number of accepted guesses of a call."""
         self.expected = self.expected * _KEEP + expected
@@ -155,16 +161,18 @@ class Means(Structure):
 
 class Experience(Means):
     """What a drafter did in all texts of a thread. `calls`: of all these texts; `until`: no text that does not know
-    better tries it before so many; `wait`: the next such wait."""
+    better tries it before so many; `wait`: the next such wait; `debt`: the seconds of reading prompts that are not
+    charged yet, because a text may end before they are."""
 
     calls: int
     until: int
     wait: int
+    debt: float
     _fields_ = (("calls", c_int64), ("until", c_int64), ("wait", c_int64))  # type: ignore[assignment]  # more fields
 
     def __init__(self, seconds: float = 0.0, tokens: float = 0.0, rows: float = 0.0, n: int = 0) -> None:
         super().__init__(seconds, tokens, rows, n)
-        self.wait = FIRST
+        self.wait, self.debt = FIRST, 0.0
 
     @classmethod
     def known(cls, seconds: float, tokens: float, rows: float) -> Experience:

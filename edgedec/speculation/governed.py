@@ -148,8 +148,8 @@ class Governed:
                 costs, costs.between, self._sequences, length, n - length - 1, context.ends
             )
             self.account.bank.open(prices.call)
-            if self._length:
-                self.account.add_time(max(n - self._length, 0) * prices.token)
+            if self._length:  # without tokens that were appended to the text meanwhile
+                self.account.add_time(max(n - max(self._length, context.n_prompt), 0) * prices.token)
             if self._useful.update(costs, self._sequences) and self._terms is AUTO:
                 for _, member in self._others:
                     member.learn_hope(prices)
@@ -254,7 +254,6 @@ class Governed:
         for member in self.members:
             member.drafter.reset()
         for record in self._records:
-            self.account.bank.add(-record.debt)
             record.restart()
         if self._compiled is not None:
             self._compiled.reset()
@@ -268,11 +267,14 @@ class Governed:
         return states.table_states(self.members) | self.own_state()
 
     def restore(self, state: State) -> None:
+        self._drain()
         states.restore_all(self.members, state)
         self._link()
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, Governed):
+            if self._shared is None:
+                self.account.bank.divide(other.account.bank)
             states.inherit_all(self.members, other.members, self._shared is None)
             self._link()
 

@@ -286,7 +286,7 @@ class Governor(Governed):
             return
         drafted = max(min(self._drafted, step.total - 1), 1)
         row = self.costs.row(step.total - drafted, drafted) + prices.each
-        self.account.settle(prices.token * (len(step.picked) - 1), row * own + spent + prices.draft, prices.call)
+        self.account.settle(prices.token * (step.new - 1), row * own + spent + prices.draft, prices.call)
 
     def report(self) -> dict[str, Any]:
         self._drain()

@@ -62,15 +62,14 @@ class DrafterRecord(Structure):
         self.runs = Runs()
         # Whether it cannot pay even with perfect guesses; whether it got the result of the last call.
         self.hopeless, self.follows = False, False
-        # The seconds of reading a prompt that are not charged yet.
-        self.debt, self._sequences = 0.0, 1
+        self._sequences = 1
         # Whether its tokens are drawn, and their acceptance rate, which sets how many are: a drawn draft is not cut.
         self.draws, self.drawn_rate, self._drawings = False, SURE, 0
         self.restart()
 
     def restart(self) -> None:
         """Another text begins."""
-        self.own, self.wait, self.next, self.debt = Means(), 0, FIRST, 0.0
+        self.own, self.wait, self.next = Means(), 0, FIRST
         self.follows, self._unread = False, 0
 
     @property
@@ -172,13 +171,13 @@ class DrafterRecord(Structure):
 
     def charge(self, took: float) -> float:
         """The part of a proposal's time that is charged now. The first of a text includes reading its prompt, which
-        serves all that follow, and is spread over them; `debt` is what is left of it."""
-        usual = self.shared.seconds
-        if self.reads and not self.own.n and self.shared.n and took > usual:
-            self.debt += took - usual
+        serves all that follow, and is spread over them, and over those of other texts if it ends before."""
+        shared, usual = self.shared, self.shared.seconds
+        if self.reads and not self.own.n and shared.n and took > usual:
+            shared.debt += took - usual
             took = usual
-        part = min(self.debt, max(self.debt, took) / _SPREAD)
-        self.debt -= part
+        part = min(shared.debt, max(shared.debt, took) / _SPREAD)
+        shared.debt -= part
         return took + part
 
     def add_time(self, seconds: float) -> None:

@@ -205,7 +205,7 @@ void Governing::end(const ed_verified& seen, int64_t rows) {
   const int64_t last = g.most, drafted = std::max<int64_t>(std::min<int64_t>(all_, rows - 1), 1);
   const double row = (g.seconds[std::min(rows, last)] - g.seconds[std::min(rows - drafted, last)]) / (double)drafted +
                      prices_.each;
-  settle(prices_.token * (seen.accepted - 1), row * (double)nodes_.size() + spent_ + prices_.draft);
+  settle(prices_.token * (double)(fresh_ - 1), row * (double)nodes_.size() + spent_ + prices_.draft);
 }
 
 // Gives the drafters the result; returns the tokens that the guesses that ran were expected to add.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from bundles import KINDS, random_weights, write_bundle
-from governed import Still, governor_of, store_of
+from governed import CALLS, Still, governor_of, store_of
 from loops import decode
 from taught import SETTINGS, N, generated, new_context, state_of, text_of, watch_steps, with_run
 
@@ -102,6 +102,21 @@ def test_a_stop_token_ends_the_text_wherever_it_stands(
         assert found[2][1] == "eos"
         lengths |= {len(found[0])} if counted["governed"] else set()
     assert len(lengths) > 4
+
+
+def test_a_stop_token_that_was_drafted_saves_no_call(
+    runtime: Runtime, store: Datastore, texts: dict[str, list[int]]
+) -> None:
+    """What drafts save is the calls that plain decoding would have made: one a token, the stop token included."""
+    costs, drafted = Still({rows: 1e3 * seconds for rows, seconds in CALLS.items()}), 0
+    for end in dict.fromkeys(texts["greedy"][-N - 10 : -10]):
+        watch_steps(runtime, True)
+        context, governor = new_context(runtime, Sampling()), governor_of(runtime, store, costs=costs)
+        _, stats = generated(runtime, context, Sampling(), governor, stop_tokens=frozenset({end, 1000}))
+        saved, tokens = governor.account.bank.saved / 1e3, stats.generated + 1
+        assert saved == pytest.approx(tokens - stats.calls, abs=0.2), "the time between calls is next to nothing"
+        drafted += stats.accepted > tokens - stats.calls
+    assert drafted > 2, "the stop token was one of the guesses that were right"
 
 
 @pytest.mark.parametrize("name", ["greedy", "top-p", "penalties"])

@@ -15,7 +15,7 @@ from simulated import Python, large, measured, small, tiny
 
 from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.draft import BaseDrafter, Draft, Effort
 from edgedec.decoding.host_time import BetweenCalls, Gaps
 from edgedec.drafters.off import Off
@@ -125,6 +125,28 @@ def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
     assert Prices.of(costs, between, 4, 0).token == 0.75
 
 
+def test_what_a_token_is_worth_where_no_further_texts_come() -> None:
+    """The seconds by which the calls become shorter that the text would be in, shared by the texts that end with it."""
+    costs, between = Costs({1: 1.0, 2: 1.5, 4: 2.0, 8: 6.0}, per_cell=0.001), BetweenCalls()
+    between.start(0.25)
+    text, mean = 0.1 + 0.25, 2.0 / 4 + 0.1 + 0.25  # attention to 100 cached tokens, and the time between calls
+    last = Prices.of(costs, between, 4, 100, ends=Ends(0, 1))
+    assert last.token == pytest.approx(1.0 + text), "with its end all calls end"
+    assert last.weight == pytest.approx((1.0 + text) / mean)
+    ahead = Prices.of(costs, between, 4, 100, ends=Ends(1, 1))
+    assert ahead.token == pytest.approx(0.5 + text), "one text goes on, in calls of one row in place of two"
+    together = Prices.of(costs, between, 4, 100, ends=Ends(2, 2))
+    assert together.token == pytest.approx((2.0 - 1.5) / 2 + text)
+    many = Prices.of(costs, between, 4, 100, ends=Ends(7, 9))
+    assert many.token == pytest.approx((6.0 - costs.seconds[7]) / 9 + text), "no calls of so many rows are known"
+    assert last.call == ahead.call == pytest.approx(2.0 + 4 * 0.1)
+
+
+def test_the_smallest_draft_is_one_row_and_the_time_of_a_draft() -> None:
+    assert Prices(1.0, 1.0, [0.0, 0.1, 0.3, 0.9], 0.05, 1, 0.0).row == pytest.approx(0.15)
+    assert Prices(1.0, 1.0, [0.0], 0.05, 1, 0.0).row == 0.05, "no cost of more rows is known"
+
+
 def test_rows_that_can_be_paid() -> None:
     prices = Prices(1.0, 1.0, [0.0, 0.1, 0.2, 0.9], 0.05, 1, 0.0)
     assert [prices.affordable(s) for s in (-1.0, 0.0, 0.1, 0.16, 0.26, 0.9, 2.0)] == [0, 0, 0, 1, 2, 2, 3]
@@ -232,7 +254,7 @@ def test_reading_a_prompt_is_spread_over_the_proposals_that_use_it() -> None:
     for _ in range(80):
         charged += it.charge(0.1)
     assert charged == pytest.approx(0.1 * 81 + 1.6, rel=0.05)
-    assert it.debt < 0.08
+    assert shared.debt < 0.08
     assert record(Off(), shared).charge(1.7) == 1.7, "others read no prompt"
 
 
@@ -457,10 +479,6 @@ def test_nobody_is_asked_while_all_wait() -> None:
     runtime = FakeRuntime(tiny_spec(context_length=2048))
     context = Context([1, 2, 3], 3, runtime.new_cache(700), rng=np.random.default_rng(5))
 
-    class Still(Costs):
-        def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
-            return False
-
     governor = Noting([("it", Useless())], lambda: Still({1: CALL, 8: 2 * CALL}))
     assert len(list(decode(runtime, context, GenerationConfig(max_tokens=300), governor))) == 300
     assert asked, "it was tried"
@@ -479,6 +497,140 @@ def test_an_adversary_costs_no_more_than_the_formula(seconds: object, n: int, mo
     governed = n * tokens / simulation.run(n, 0.0, tokens, fixed=0)
     call = off / tokens
     assert governed - off <= (AUTO.rate * off + (AUTO.most + 1.0) * call) + 0.01 * off
+
+
+class Still(Costs):
+    """Costs that no call corrects."""
+
+    def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
+        return False
+
+
+def still(added: float = 0.1) -> Still:
+    """A call of one row takes a second, each row more of it so much."""
+    return Still({1: 1.0, 64: 1.0 + 63 * added})
+
+
+def new_text(n: int = 400) -> tuple[FakeRuntime, Context]:
+    runtime = FakeRuntime(tiny_spec(context_length=2048))
+    return runtime, Context([1, 2, 3], 3, runtime.new_cache(n), rng=np.random.default_rng(5))
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("sooner", [0, 2])
+def test_a_stop_token_that_was_drafted_saves_no_call(sooner: int) -> None:
+    """Plain decoding needs no further call after it: what is saved is the calls of the tokens before it."""
+    runtime, context = new_text()
+    text = [*context.ids, *decode(runtime, context, GenerationConfig(max_tokens=40), Off())]
+    at = next(i for i in range(12, len(text)) if text[i] not in text[3:i])  # the text's end
+
+    class Last(BaseDrafter):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+            n = len(context.ids)
+            return Draft.chain(text[n : at + 1], [0.99] * (at + 1 - n)) if n == at - sooner else Draft()
+
+    runtime, context = new_text()
+    governor = Governor([("it", Last())], still, terms=NAMED)
+    config = GenerationConfig(max_tokens=40, stop_tokens=frozenset({text[at]}))
+    assert [*context.ids, *decode(runtime, context, config, governor)] == text[:at]
+    assert governor.members[0].accepted == sooner + 1, "it ran and was right"
+    # The mean time between calls is part of what a token is worth.
+    assert governor.account.bank.saved == pytest.approx(sooner * 1.0, abs=0.01)
+    assert governor.account.bank.lost == pytest.approx((sooner + 1) * 0.1, abs=0.01)
+
+
+@pytest.mark.usefixtures("ticking")
+def test_tokens_that_are_appended_to_a_text_earn_nothing() -> None:
+    """Turn after turn of long questions and short answers: the answers' time counts alone."""
+    runtime, context = new_text(1500)
+    governor = Governor([("it", Adversary())], still)
+    turns, answer, question = 8, 5, 150
+    for _ in range(turns):
+        context.ids += [int(token) for token in np.random.default_rng(len(context.ids)).integers(1, 11, question)]
+        context.n_prompt = len(context.ids)
+        assert len(list(decode(runtime, context, GenerationConfig(max_tokens=answer), governor))) == answer
+    bank = governor.account.bank
+    assert bank.lost - bank.saved <= AUTO.most + AUTO.rate * turns * answer + 64 * 0.1
+    assert bank.left <= AUTO.most + AUTO.rate * turns * answer - (bank.lost - bank.saved) + 0.01
+
+
+def test_the_prompt_that_a_head_read_is_charged_though_its_text_ends() -> None:
+    """Short texts: each ends after two proposals, and what their prompts took is charged to those that follow."""
+    shared, read, usual = Experience.known(0.1, 0.5, 1.0), 1.7, 0.1
+    charged = 0.0
+    for _ in range(100):
+        it = record(Reading(), shared)
+        for took in (read, usual):
+            charged += it.charge(took)
+            it.judge(0.5, 1.0, prices())
+    assert charged + shared.debt == pytest.approx(100 * (read + usual))
+    assert shared.debt < 16 * read, "the rest is that of a few texts"
+    it.restart()
+    before = shared.debt
+    charged = sum(record(Off(), shared).charge(usual) for _ in range(200)) - 200 * usual
+    assert charged == pytest.approx(before, rel=0.01), "nothing of it is lost"
+
+
+def test_forks_share_what_their_text_may_lose() -> None:
+    bank = Bank(AUTO)
+    bank.open(CALL)
+    bank.add(-0.2 * CALL)
+    twins = [Bank(AUTO) for _ in range(3)]
+    for twin in twins:
+        twin.divide(bank)
+        twin.open(CALL)
+    assert [twin.left for twin in twins] == pytest.approx([0.4 * CALL, 0.2 * CALL, 0.1 * CALL])
+    assert bank.left == pytest.approx(0.1 * CALL)
+    overdrawn, twin, early = Bank(AUTO), Bank(AUTO), Bank(AUTO)
+    overdrawn.open(CALL)
+    overdrawn.add(-3 * CALL)
+    twin.divide(overdrawn)
+    assert (twin.left, overdrawn.left) == (-CALL, -CALL), "the loss is shared as well"
+    twin = Bank(AUTO)
+    twin.divide(early)
+    twin.open(CALL)
+    early.open(CALL)
+    assert (twin.left, early.left) == (0.0, CALL), "a first balance is given once"
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
+def test_an_adversary_in_forks_of_forks_costs_no_more_than_the_formula(terms: Terms) -> None:
+    """Every fork continues with a governor of its own; all of them together have the balance of one text."""
+    costs, config = still(), GenerationConfig(max_tokens=12)
+    runtime, context = new_text()
+    texts = [(context, Governor([("it", Adversary())], lambda: costs, terms=terms))]
+    tokens = lost = 0.0
+    banks, drafted = list[Bank](), 0
+    for _ in range(5):
+        for context, governor in list(texts):
+            tokens += len(list(decode(runtime, context, config, governor)))
+            twin = Governor([("it", Adversary())], lambda: costs, terms=terms)
+            twin.inherit(governor)
+            texts.append((context.fork(), twin))
+    for _, governor in texts:
+        banks.append(governor.account.bank)
+        drafted += governor.members[0].proposed
+    lost = sum(bank.lost - bank.saved for bank in banks)
+    assert len({id(bank) for bank in banks}) == len(texts) == 32
+    assert drafted > 0
+    last = 64 * 0.1 + 0.01  # one draft of each text, at most
+    allowed = terms.most + terms.rate * tokens
+    assert lost <= allowed + last
+    # What all of them may still lose is what is left of it.
+    assert sum(bank.left for bank in banks) <= allowed - lost + 0.01 * tokens
+
+
+@pytest.mark.parametrize("seconds", [large, small], ids=["1.2b", "135m"])
+@pytest.mark.parametrize("n", [4, 16])
+def test_an_adversary_in_a_batch_of_texts_that_end(seconds: object, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of different lengths come and go, twice as many as run at a time."""
+    simulation = measured(seconds, monkeypatch)  # type: ignore[arg-type]
+    lengths = [8 + 5 * (i * 7 % 11) for i in range(2 * n)]
+    off, largest = simulation.ending(lengths, n, -1)
+    governed, _ = simulation.ending(lengths, n, 0)
+    assert governed != off, "something was drafted"
+    assert governed - off <= (AUTO.rate * off + (AUTO.most + 1.0) * largest) + 0.01 * off
 
 
 def test_sessions_of_a_thread_share_one_bank_for_each_terms() -> None:

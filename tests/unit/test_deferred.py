@@ -85,7 +85,7 @@ class World:
 
 
 def context(length: int, others: int = 0) -> Any:
-    return SimpleNamespace(ids=[0] * length, concurrent=others)
+    return SimpleNamespace(ids=[0] * length, n_prompt=1, concurrent=others)
 
 
 @pytest.fixture
