@@ -14,6 +14,7 @@ from taught import generated, new_context, watch_steps, with_run
 from edgedec import Sampling
 from edgedec.decoding.allocation import Others, allocate
 from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.copy import Copy
@@ -70,7 +71,7 @@ class Tape:
         self.runtime, self.store, self.took = runtime, store, took
         self.rng, self.same, self.drafted, self.right = np.random.default_rng(3), 0, 0, 0
         self.texts, self.oracles = dict[int, tuple[Any, Governor]](), dict[int, Oracle]()
-        self.silent, self.weights = set[str](), set[float]()
+        self.silent, self.weights, self.beside = set[str](), set[float](), 0
 
     def add(self, context: Any, governor: Governor) -> None:
         self.texts[id(context.cache)] = context, governor
@@ -88,6 +89,10 @@ class Tape:
         return found
 
     def run(self, parts: Any, owner: Any, steps: Any, calls: Any) -> Any:
+        without = [step.cache.length for step in steps if id(step.cache) not in self.texts]
+        everyone, steps = steps, [step for step in steps if id(step.cache) in self.texts]
+        if not steps:
+            return parts.run(owner, everyone, calls)
         oracles, contexts = [self.oracle(step) for step in steps], [self.texts[id(step.cache)][0] for step in steps]
         took = [np.array(self.rng.uniform(0, self.took, 2)) for _ in steps]
         for step, seconds in zip(steps, took, strict=True):
@@ -97,14 +102,19 @@ class Tape:
         several = zip(oracles, chances, contexts, strict=True)
         offers = [oracle.offer(found, context) for oracle, found, context in several if found]
         quiet = [context.cache.length for found, context in zip(chances, contexts, strict=True) if not found]
+        quiet += without
         others = Others(len(quiet), sum(quiet), len(quiet), len(quiet))
+        for call in calls:  # prompts that are read beside
+            read, cells = len(call.rows), call.cache.length * (3 + len(call.rows)) // 4
+            last = read - call.outputs.logits_from
+            others = Others(*(a + b for a, b in zip(others, (read, cells, last, 1), strict=True)))
+            self.beside += 1 if chances else 0
         grants = iter(allocate(offers, others, len(oracles[0].costs.seconds) - 1) if offers else [])
         nodes = [next(grants).nodes if found else 0 for found in chances]
         before = [step._governor.drafted for step in steps]
-        done = parts.run(owner, steps, calls)
-        assert not calls
+        done = parts.run(owner, everyone, calls)
         assert [step._governor.drafted - n for step, n in zip(steps, before, strict=True)] == nodes
-        assert done.rows == len(steps) + sum(nodes)
+        assert done.rows == len(everyone) + sum(nodes) + sum(len(call.rows) for call in calls)
         for step, oracle, n, seconds in zip(steps, oracles, nodes, took, strict=True):
             path, picked = step.followed()
             oracle.end(n, sum(nodes), picked, done.rows, seconds.tolist())
@@ -115,9 +125,17 @@ class Tape:
 
 
 def taped(
-    runtime: Runtime, store: Datastore, name: str, terms: Terms, texts: int, monkeypatch: Any, last: bool = False
+    runtime: Runtime,
+    store: Datastore,
+    name: str,
+    terms: Terms,
+    texts: int,
+    monkeypatch: Any,
+    last: bool = False,
+    prompts: int = 0,
 ) -> Tape:
-    """So many texts at a time, on a host of these costs. last: no further texts come."""
+    """So many texts at a time, on a host of these costs. last: no further texts come; prompts: of short texts without
+    drafts that come one after another."""
     seconds, took, plain, draft = HOSTS[name]
     tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds, CELL * (name == "texts cost"))
     batch.last = last
@@ -138,6 +156,13 @@ def taped(
         tape.add(context, governor)
         loop = decode_loop(context, config, governor, capabilities=runtime.capabilities)
         batch.add(context, loop, lambda token: None, 400)
+    for n in range(prompts):
+        prompt = tape.rng.integers(0, runtime.spec.vocab_size, 3 + n % 9).tolist()
+        other = Context(prompt, len(prompt), runtime.new_cache(64))
+        loop = decode_loop(other, GenerationConfig(max_tokens=4), Off(), capabilities=runtime.capabilities)
+        batch.add(other, loop, lambda token: None, 64)
+        for _ in range(3):
+            batch.step()
     batch.run()
     watch_steps(runtime, True)
     return tape
@@ -167,6 +192,17 @@ def test_texts_after_which_no_others_come(
     assert tape.same > 100
     assert min(tape.weights) < 0.9
     assert max(tape.weights) > 1.3
+
+
+@pytest.mark.parametrize("name", ["rows cost little", "texts cost"])
+def test_texts_beside_prompts_and_texts_without_drafts(
+    runtime: Runtime, store: Datastore, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a prompt count as the tokens that the other texts would have got in their time."""
+    tape = taped(runtime, store, name, NAMED, 2, monkeypatch, prompts=30)
+    assert tape.same > 100
+    assert tape.beside > 10
+    assert tape.drafted >= tape.right > 20
 
 
 def test_every_reason_not_to_draft_was_compared(

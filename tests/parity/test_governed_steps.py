@@ -15,13 +15,16 @@ from taught import SETTINGS, N, generated, new_context, state_of, text_of, watch
 
 import edgedec
 from edgedec import Sampling
+from edgedec.decoding.allocation import text_cells
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Runtime, open_runtime
+from edgedec.speculation import governor as governor_module
 from edgedec.speculation.bank import AUTO, NAMED
+from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.state import SharedLearning
 from edgedec.storage.datastore import Datastore
 
@@ -237,6 +240,55 @@ def test_the_costs_of_calls_are_learned_from_governed_steps(runtime: Runtime, st
     assert 0 < len(costs.added) <= stats.calls
     assert all(seconds > 0 for _, seconds, _ in costs.added)
     assert costs.added[-1][2] > costs.added[1][2] > 0, "the cached tokens grow"
+
+
+def test_the_cells_of_a_call_are_what_its_rows_attend_to(runtime: Runtime, store: Datastore) -> None:
+    """Beside another text, and with drafts: keys and values are read once for all rows of a text."""
+    watch_steps(runtime, True)
+    parts, seen = runtime.capabilities.steps, list[tuple[float, int]]()
+
+    def run(owner: Any, steps: Any, calls: Any) -> Any:
+        lengths, before = [step.settings.cache.length for step in steps], [drafted_of(step) for step in steps]
+        done = parts.run(owner, steps, calls)  # type: ignore[union-attr]
+        rows = [1 + drafted_of(step) - n for step, n in zip(steps, before, strict=True)]
+        assert done.rows == sum(rows)
+        seen.append((sum(text_cells(n, length) for n, length in zip(rows, lengths, strict=True)) - done.cells, max(rows)))
+        return done
+
+    def drafted_of(step: Any) -> int:
+        return 0 if step._governor is None else int(step._governor.drafted)
+
+    runtime.capabilities = with_run(runtime, run)
+    batch = Batch(runtime)
+    for seed, drafter in enumerate((governor_of(runtime, store), Off())):
+        context = new_context(runtime, Sampling(), seed)
+        loop = decode_loop(context, GenerationConfig(max_tokens=N), drafter, capabilities=runtime.capabilities)
+        batch.add(context, loop, lambda token: None, 128)
+    batch.run()
+    watch_steps(runtime, True)
+    assert max(rows for _, rows in seen) > 2
+    assert max(abs(off) for off, _ in seen) <= 2, "they are rounded for each text"
+
+
+def test_the_tables_record_has_the_time_of_every_proposal(
+    runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of steps that Python makes, as a trace needs them, whether guesses ran or not. The clock moves in proposals."""
+    watch_steps(runtime, True)
+    now, proposals, watch = [0.0], [0], CompiledMerger.watch
+
+    def watched(self: Any, *asked: Any) -> int:
+        now[0], proposals[0] = now[0] + 0.01, proposals[0] + 1
+        return watch(self, *asked)
+
+    monkeypatch.setattr(CompiledMerger, "watch", watched)
+    monkeypatch.setattr(governor_module, "perf_counter", lambda: now[0])
+    context, governor, trace = new_context(runtime, Sampling()), governor_of(runtime, store), list[Any]()
+    list(decode(runtime, context, GenerationConfig(max_tokens=N), governor, trace=trace))
+    drafts = sum(len(step.draft.tokens) > 0 for step in trace)
+    assert 0 < drafts < proposals[0]
+    assert governor._group is not None
+    assert governor._group.seconds == pytest.approx(0.01 * proposals[0])
 
 
 @pytest.fixture(scope="module")

@@ -21,16 +21,20 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters._prompting import PromptPlan
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
+from edgedec.speculation.bank import NAMED
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import chain_length, useful
+from edgedec.speculation.prompting import PromptingGovernor
+from edgedec.speculation.proposals import Proposals
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 from edgedec.trees.calibration import BINS, Calibration
 from edgedec.trees.merge import TreeMerger, resume
@@ -386,3 +390,47 @@ def test_a_proposal_counts_its_share_of_a_forward() -> None:
     (member,) = governor.members
     assert member.seconds == pytest.approx(0.2 * 2 / 40, abs=0.008)
     assert governor._spent == pytest.approx(member.seconds, abs=0.008)
+
+
+def test_a_call_whose_first_blocks_have_run_costs_less() -> None:
+    """A quarter of the blocks: a quarter of the call with the draft's rows, at most that of the most known rows."""
+    seconds = [0.0, 1.0, 1.5, 1.9]
+    begun, other = Draft((5, 6), (-1, 0), hidden=np.zeros((3, 2), np.float32), done=0.25), Draft((5, 6), (-1, 0))
+    found = Proposals(seconds=seconds)
+    assert [found.prepaid(begun, n) for n in (0, 1, 2, 9)] == pytest.approx([0.25, 0.375, 0.475, 0.475])
+    assert found.prepaid(other, 2) == 0.0
+    assert Proposals(seconds=[0.0]).prepaid(begun, 2) == 0.0, "costs are unknown"
+
+
+class Prompts(BaseDrafter):
+    """Drafts two tokens and would run prompt rows below them. plans: the most drafted rows, those of the draft, and
+    the plan."""
+
+    def __init__(self) -> None:
+        self.plans, self._nodes = list[tuple[int, int, PromptPlan]](), 0
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        self._nodes = 3 + 30 - len(context.ids) - 1  # after them the text is complete
+        return Draft.chain([12, 12][:nodes], [0.9, 0.9][:nodes])
+
+    def append(self, context: Context, draft: Draft, plan: PromptPlan) -> Generator[Request, Completed, Draft]:
+        self.plans.append((self._nodes, len(draft.tokens), plan))
+        return draft
+        yield
+
+
+@pytest.mark.parametrize("fixed", [0, 3])
+def test_prompt_rows_have_the_room_that_the_draft_leaves(fixed: int) -> None:
+    prompts, costs = Prompts(), Still({1: CALL, 2: 1.2 * CALL, 33: 7.4 * CALL})
+    governor = PromptingGovernor([("it", prompts)], lambda: costs, fixed, terms=NAMED)
+    runtime = FakeRuntime(tiny_spec(context_length=2048))
+    list(decode(runtime, fresh(runtime), GenerationConfig(max_tokens=30), governor))
+    assert any(drafted for _, drafted, _ in prompts.plans)
+    for nodes, drafted, plan in prompts.plans:
+        assert len(plan.chances) == drafted
+        assert 0 <= plan.room <= nodes - drafted
+        assert plan.row == (0.0 if fixed else pytest.approx(0.2, rel=0.1)), "of a token's worth; fixed: not weighed"
+    if fixed:  # the last calls have little room, the others as much as is asked for
+        assert max(plan.room for _, _, plan in prompts.plans) == fixed
+    else:
+        assert max(plan.room for _, _, plan in prompts.plans) < 30, "no more than the balance allows"
