@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import decode
 
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import ConstraintHooks
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import NEVER, Context, Ends
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
@@ -434,3 +435,22 @@ def test_prompt_rows_have_the_room_that_the_draft_leaves(fixed: int) -> None:
         assert max(plan.room for _, _, plan in prompts.plans) == fixed
     else:
         assert max(plan.room for _, _, plan in prompts.plans) < 30, "no more than the balance allows"
+
+
+@pytest.mark.parametrize(("ends", "token"), [(Ends(0, 1), CALL), (Ends(3, 1), 0.3 * CALL / 7)])
+def test_guesses_weigh_what_the_text_s_tokens_are_worth(ends: Ends, token: float) -> None:
+    """At the end of a batch: offered chances are relative to a token of a text whose place is taken by another."""
+    offered = dict[Ends, list[float]]()
+    for each in (NEVER, ends):
+        runtime = FakeRuntime()
+        context = fresh(runtime)
+        runtime.forward([Call(Rows.chain([1, 2], 0), context.cache)])
+        context.cache.commit(range(2))
+        context.concurrent, context.ends = 3, each
+        proposal = governed(PerfectDrafter([*context.ids, *[4] * 8])).propose(context, 4, 0.0)
+        assert not isinstance(proposal, Draft)
+        offer = next(item for item in proposal if isinstance(item, Offer))
+        offered[each] = list(offer.chances)
+    mean = (1 + 3 * 0.3 / 7) * CALL / 4  # of a call of four rows
+    assert offered[NEVER]
+    assert offered[ends] == pytest.approx([chance * token / mean for chance in offered[NEVER]], rel=0.01)
