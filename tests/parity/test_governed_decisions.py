@@ -21,7 +21,7 @@ from edgedec.drafters.copy import Copy
 from edgedec.drafters.datastore import DatastoreDrafter
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import SILENT, Runtime, StepCosts, open_runtime
+from edgedec.runtime import SILENT, Call, Outputs, Rows, Runtime, StepCosts, open_runtime
 from edgedec.runtimes._native_govern import NativeGovernor
 from edgedec.speculation.bank import AUTO, NAMED, Terms
 from edgedec.speculation.governor import Governor
@@ -72,6 +72,7 @@ class Tape:
         self.rng, self.same, self.drafted, self.right = np.random.default_rng(3), 0, 0, 0
         self.texts, self.oracles = dict[int, tuple[Any, Governor]](), dict[int, Oracle]()
         self.silent, self.weights, self.beside = set[str](), set[float](), 0
+        self.started: Call | None = None
 
     def add(self, context: Any, governor: Governor) -> None:
         self.texts[id(context.cache)] = context, governor
@@ -112,16 +113,17 @@ class Tape:
         grants = iter(allocate(offers, others, len(oracles[0].costs.seconds) - 1) if offers else [])
         nodes = [next(grants).nodes if found else 0 for found in chances]
         before = [step._governor.drafted for step in steps]
-        done = parts.run(owner, everyone, calls)
+        started = [] if self.started is None else [self.started]
+        done = parts.run(owner, everyone, [*calls, *started])
         assert [step._governor.drafted - n for step, n in zip(steps, before, strict=True)] == nodes
-        assert done.rows == len(everyone) + sum(nodes) + sum(len(call.rows) for call in calls)
+        assert done.rows == len(everyone) + sum(nodes) + sum(len(call.rows) for call in [*calls, *started])
         for step, oracle, n, seconds in zip(steps, oracles, nodes, took, strict=True):
             path, picked = step.followed()
             oracle.end(n, sum(nodes), picked, done.rows, seconds.tolist())
             assert oracle.state() == state_of_governor(self.texts[id(step.cache)][1])
             self.same, self.drafted, self.right = self.same + 1, self.drafted + n, self.right + len(path) - 1
             self.silent |= set(oracle.silent)
-        return done
+        return done._replace(results=done.results[: len(calls)])
 
 
 def taped(
@@ -133,12 +135,16 @@ def taped(
     monkeypatch: Any,
     last: bool = False,
     prompts: int = 0,
+    started: bool = False,
 ) -> Tape:
     """So many texts at a time, on a host of these costs. last: no further texts come; prompts: of short texts without
-    drafts that come one after another."""
+    drafts that come one after another; started: the first block of a draft in progress runs in every forward."""
     seconds, took, plain, draft = HOSTS[name]
     tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds, CELL * (name == "texts cost"))
     batch.last = last
+    if started:
+        rows = Rows.chain([1, 2, 3, 4, 5], 0)
+        tape.started = Call(rows, runtime.new_cache(64), range(1), outputs=Outputs(hidden=(0,)))
     renew = NativeGovernor.renew
 
     def renewed(self: Any, asked: StepCosts, *terms: Any) -> None:
@@ -202,6 +208,14 @@ def test_texts_beside_prompts_and_texts_without_drafts(
     tape = taped(runtime, store, name, NAMED, 2, monkeypatch, prompts=30)
     assert tape.same > 100
     assert tape.beside > 10
+    assert tape.drafted >= tape.right > 20
+
+
+def test_rows_of_a_draft_in_progress_are_no_tokens(
+    runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = taped(runtime, store, "rows cost little", NAMED, 1, monkeypatch, started=True)
+    assert tape.same > 60
     assert tape.drafted >= tape.right > 20
 
 

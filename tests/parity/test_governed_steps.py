@@ -252,9 +252,9 @@ def test_the_cells_of_a_call_are_what_its_rows_attend_to(runtime: Runtime, store
         done = parts.run(owner, steps, calls)  # type: ignore[union-attr]
         rows = [1 + drafted_of(step) - n for step, n in zip(steps, before, strict=True)]
         assert done.rows == sum(rows)
-        seen.append(
-            (sum(text_cells(n, length) for n, length in zip(rows, lengths, strict=True)) - done.cells, max(rows))
-        )
+        assert done.drafts == sum(n > 1 for n in rows)
+        cells = sum(text_cells(n, length) for n, length in zip(rows, lengths, strict=True))
+        seen.append((cells - done.cells, max(rows)))
         return done
 
     def drafted_of(step: Any) -> int:
