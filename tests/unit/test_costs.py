@@ -305,3 +305,18 @@ def test_a_point_that_is_new_while_the_host_is_slow_is_as_slow_as_the_others() -
         costs.add(8, 2.6 + 1e-6 * n)
     points = costs.points()
     assert points[8] / points[1] == pytest.approx(2.0, rel=0.15)
+
+
+def test_the_curve_is_computed_anew_once_it_is_wrong_not_at_every_call() -> None:
+    """A tenth more in each call: after some calls the curve follows. Twice as much in each: at once."""
+    costs = Costs({1: 1.0, 8: 2.0})
+    for n in range(7):
+        costs.add(8, 2.2 + 1e-6 * n)
+    assert costs.seconds[8] == 2.0
+    for n in range(5):
+        costs.add(8, 2.2 + 1e-6 * (n + 7))
+    assert costs.seconds[8] > 2.08
+    costs = Costs({1: 1.0, 8: 2.0})
+    for n in range(3):
+        costs.add(8, 4.0 + 1e-6 * n)
+    assert costs.seconds[8] > 2.5
