@@ -217,6 +217,18 @@ def test_cheap_tries_come_often() -> None:
     assert it.wait == 5, "0.02 in 5 calls of 1.0 are 0.4 %"
 
 
+def test_one_that_reads_every_call_is_judged_by_more_of_this_text() -> None:
+    """Opening it was dear, so the first proposals that do not pay do not end it."""
+    it, other = (record(drafter, Experience.known(1.0, 0.0, 1.0)) for drafter in (Reading(), Off()))
+    for _ in range(TRIAL - 1):
+        proposed(it, 1.0, 0.0)
+        assert not it.wait
+    proposed(it, 1.0, 0.0)
+    assert it.wait == FIRST
+    proposed(other, 1.0, 0.0)
+    assert other.wait == FIRST
+
+
 def test_in_other_company_it_is_tried_anew() -> None:
     it = record()
     for _ in range(TRIAL + 4):

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from edgedec.errors import UsageError
 from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation.bank import NAMED
+from edgedec.speculation.bank import NAMED, Means
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import chain_length, useful
 from edgedec.speculation.prompting import PromptingGovernor
 from edgedec.speculation.proposals import Proposals
+from edgedec.speculation.reasons import BANK, TEXTS
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 from edgedec.trees.calibration import BINS, Calibration
 from edgedec.trees.merge import TreeMerger, resume
@@ -454,3 +456,41 @@ def test_guesses_weigh_what_the_text_s_tokens_are_worth(ends: Ends, token: float
     mean = (1 + 3 * 0.3 / 7) * CALL / 4  # of a call of four rows
     assert offered[NEVER]
     assert offered[ends] == pytest.approx([chance * token / mean for chance in offered[NEVER]], rel=0.01)
+
+
+def decoding(runtime: FakeRuntime) -> Context:
+    """A text whose last token alone is not cached."""
+    context = fresh(runtime)
+    runtime.forward([Call(Rows.chain([1, 2], 0), context.cache)])
+    context.cache.commit(range(2))
+    return context
+
+
+def test_a_used_up_balance_is_looked_at_again_after_four_calls() -> None:
+    governor = governed(PerfectDrafter([1, 2, 3, 4, 4, 4, 4]))
+    bank = governor.account.bank
+    bank.open(CALL)
+    bank.add(-2 * CALL)
+    draft = governor.propose(decoding(FakeRuntime()), 4, 0.0)
+    assert isinstance(draft, Draft)
+    assert (draft.why, draft.rest) == (TEXTS[BANK], 4)
+    named = Governor([("it", RandomDrafter(1))], lambda: Still(FLAT), terms=NAMED)
+    named.account.bank.open(CALL)
+    named.account.bank.add(-9 * CALL)
+    draft = named.propose(decoding(FakeRuntime()), 4, 0.0)
+    assert isinstance(draft, Draft)
+    assert (draft.why, draft.rest) == (TEXTS[BANK], 0), "it is asked as soon as anything is left"
+
+
+def test_a_drafter_is_not_asked_for_less_than_others_promise() -> None:
+    """None of its tokens are likely to be needed; of who was hardly asked that is not known."""
+    governor = governed(RandomDrafter(1), RandomDrafter(2))
+    context = decoding(FakeRuntime())
+    governor._begin(context)
+    member = governor.members[1]
+    for n, usual, promised, room in (
+        (1, 1.0, 3.0, 4), (2, 1.0, 3.0, 0), (4, 1.0, 3.0, 0), (4, 1.0, 0.9, 4), (4, 0.1, 0.4, 4), (4, 0.1, 0.6, 0),
+    ):  # fmt: skip
+        member.own = Means(0.0, usual, 1.0, n)
+        found: Any = SimpleNamespace(promised=lambda prices, promised=promised: promised)
+        assert governor._room(member, found, context, 4) == room
