@@ -211,6 +211,15 @@ def test_texts_beside_prompts_and_texts_without_drafts(
     assert tape.drafted >= tape.right > 20
 
 
+def test_where_the_cost_of_few_rows_is_known_all_of_them_may_run(
+    runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HOSTS, "few rows are known", ({1: 1.0, 3: 1.1}, 0.01, 0.0, 0.0))
+    tape = taped(runtime, store, "few rows are known", NAMED, 1, monkeypatch)
+    assert tape.same > 60
+    assert tape.drafted > tape.same, "two guesses in most steps"
+
+
 def test_rows_of_a_draft_in_progress_are_no_tokens(
     runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
