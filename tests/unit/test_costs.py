@@ -320,3 +320,9 @@ def test_the_curve_is_computed_anew_once_it_is_wrong_not_at_every_call() -> None
     for n in range(3):
         costs.add(8, 4.0 + 1e-6 * n)
     assert costs.seconds[8] > 2.5
+
+
+def test_points_that_contradict_one_another_by_little_are_not_doubted() -> None:
+    """Two rows cannot cost more than four: a few percent are noise, a quarter is a call that was disturbed."""
+    assert Costs({1: 1.0, 2: 1.2, 4: 1.1}).doubted == []
+    assert Costs({1: 1.0, 2: 1.5, 4: 1.0}).doubted == [2, 4]
