@@ -326,3 +326,20 @@ def test_points_that_contradict_one_another_by_little_are_not_doubted() -> None:
     """Two rows cannot cost more than four: a few percent are noise, a quarter is a call that was disturbed."""
     assert Costs({1: 1.0, 2: 1.2, 4: 1.1}).doubted == []
     assert Costs({1: 1.0, 2: 1.5, 4: 1.0}).doubted == [2, 4]
+
+
+def test_a_slope_may_be_some_times_what_arithmetic_says() -> None:
+    """Twice as much is learned from calls whose texts differ; more than three times is never believed."""
+    costs = Costs({}, largest=16)
+    costs.cell_calls = 1e-3
+    for n in range(4):
+        costs.add((1, 8)[n % 2], (1.0, 2.0)[n % 2] + 1e-6 * n)
+    assert costs.per_cell == pytest.approx(1e-3, rel=0.01)
+    for n in range(400):
+        cells = 40 + 37 * n % 400
+        costs.add((1, 8)[n % 2], (1.0, 2.0)[n % 2] + 2e-3 * cells + 1e-9 * n, cells)
+    assert costs.per_cell == pytest.approx(2e-3, rel=0.2)
+    for n in range(400):
+        cells = 40 + 37 * n % 400
+        costs.add((1, 8)[n % 2], (1.0, 2.0)[n % 2] + 9e-3 * cells + 1e-9 * n, cells)
+        assert costs.per_cell <= 3.3e-3 * costs.seconds[1]

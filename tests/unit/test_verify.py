@@ -17,6 +17,8 @@ from edgedec.decoding.verify._by_path import verify_path
 from edgedec.decoding.verify._drawn import chances, children_of, drawn_of
 from edgedec.decoding.verify.multipath import _greedy, _leaves
 from edgedec.decoding.verify.spectr import _rho
+from edgedec.drafters._models.options import bushy_places
+from edgedec.drafters._models.reader import shape
 from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
 
@@ -374,3 +376,12 @@ def test_an_alike_draft_of_spectr_is_always_accepted() -> None:
     rho, beta = _rho(some, law(0.6, 0.2, 0.2), 2)
     assert 1 - (1 - beta) ** 2 == pytest.approx(rho * beta)
     assert beta == pytest.approx(0.2 / rho + 0.2 / rho + 0.2)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "children"),
+    [("recursive", [3, 3, 1, 1, 1]), ("spectr", [3, 3, 1, 1, 1]), ("multipath", [3, 1, 1, 1, 1]), ("block", [1] * 5)],
+)
+def test_a_draft_has_several_children_where_its_verifier_gains_by_them(verifier: str, children: list[int]) -> None:
+    """At the first places; deeper ones are seldom reached."""
+    assert shape(5, 3, bushy_places(verifier), 100) == children
