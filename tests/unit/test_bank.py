@@ -298,6 +298,25 @@ def test_a_head_that_would_lose_even_if_it_were_right_is_hopeless() -> None:
     assert cheap.hopeless, "what was measured counts more than what its size says"
 
 
+def test_hope_counts_the_tokens_that_a_head_can_propose_and_that_have_a_known_cost() -> None:
+    """Two right tokens bring 1.94 - 0.2 seconds, three would bring 2.88 - 0.3; asking takes 1.75."""
+
+    class Head(Reading):
+        effort = Effort(2, 0.8749)
+
+    class Deeper(Reading):
+        effort = Effort(3, 0.2)
+
+    two, one = record(Head()), record(Deeper())
+    two.learn_hope(prices())
+    assert two.hopeless
+    two.drafter.effort = Effort(2, 0.8649)  # type: ignore[misc]
+    two.learn_hope(prices())
+    assert not two.hopeless
+    one.learn_hope(Prices(1.0, 1.0, [0.0, 0.1], 0.0, 1, 0.0))
+    assert not one.hopeless, "one right token pays"
+
+
 def test_a_first_time_includes_opening_and_a_spike_is_cut() -> None:
     means = Means()
     for seconds in (9.0, *[0.1] * 20):

@@ -453,6 +453,7 @@ def test_guesses_weigh_what_the_text_s_tokens_are_worth(ends: Ends, token: float
         assert not isinstance(proposal, Draft)
         offer = next(item for item in proposal if isinstance(item, Offer))
         offered[each] = list(offer.chances)
+        assert (offer.rows, offer.reading, offer.context) == (1, 0, 2)
     mean = (1 + 3 * 0.3 / 7) * CALL / 4  # of a call of four rows
     assert offered[NEVER]
     assert offered[ends] == pytest.approx([chance * token / mean for chance in offered[NEVER]], rel=0.01)
