@@ -13,11 +13,12 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import Stats
+from edgedec.decoding.runner import is_own
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Drafter, make_drafter
 from edgedec.drafters.model import ModelDrafter
 from edgedec.drafters.off import Off
-from edgedec.runtime import Call, CallResult
+from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
@@ -164,3 +165,17 @@ def test_a_sequence_that_is_cancelled_while_it_drafts_leaves_its_cache_whole() -
     list(decode(runtime, cut, GenerationConfig(max_tokens=5), Off()))
     list(decode(runtime, whole, GenerationConfig(max_tokens=5), Off()))
     assert left(cut) == left(whole)
+
+
+def test_which_calls_are_a_text_s_own_steps() -> None:
+    """The whole stack with its head, or verification that resumes after the first blocks; no part of a draft."""
+    runtime = FakeRuntime(tiny_spec())
+    cache, n = runtime.new_cache(8), runtime.spec.n_blocks
+    rows, states = Rows.chain([1], 0), np.zeros((1, runtime.spec.hidden_size), np.float32)
+    assert n > 2
+    assert is_own(Call(rows, cache, outputs=Outputs(top=1)))
+    assert not is_own(Call(rows, cache)), "a chunk of a prompt"
+    assert is_own(Call(rows, cache, range(1, n), states))
+    assert not is_own(Call(rows, cache, range(1, n - 1), states)), "a part of a draft"
+    assert not is_own(Call(rows, cache, range(0, n))), "of an exit that reads all blocks"
+    assert not is_own(Call(rows, cache, (), states)), "the head alone"
