@@ -59,8 +59,7 @@ class Governed:
         self._prices: Prices | None = None
         self._why, self._sequences = WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
-        # Calls by the size of their drafts, and those without by reason; the text at the last proposal, and the reason
-        # of the calls after it.
+        # Calls by the size of their drafts, those without by reason; the text when it proposed, the reason after it.
         self._sizes, self._whys = Counter[int](), Counter[str]()
         self._ids, self._later = list[int](), WAITING
         self._length = self._rest = 0
@@ -70,7 +69,6 @@ class Governed:
     def _begin_text(self) -> None:
         """Another text begins."""
         self._whys[self._later] += self._rested()
-        # The text's length at the last proposal, and the calls for which nothing had to be asked after it.
         self._length = self._rest = 0
         # The drafters that get the results of the next call: first those that learn from a prompt.
         self._learners = [member for member in self.members if member.drafter.prompt_rows]
