@@ -17,6 +17,9 @@ COMPILE := test "$$EDGEDEC_OBJECT_CACHE" = 0 || test "$${EDGEDEC_NO_NATIVE:-0}" 
 # Whichever build the package index has for this machine: for Linux on x86-64 that is the one for CUDA, 4.5 GB. The extras
 # accept it and then add nothing.
 TORCH ?= torch==2.13.0
+# Bytecode is kept, whatever the shell says: without it each Python process compiles all that it imports anew, pytest the
+# tests too, which is half a minute of each of its processes.
+export PYTHONDONTWRITEBYTECODE :=
 # As many tests at a time as there are cores, four at most: each process takes up to 1.7 GB.
 JOBS ?= -n logical --maxprocesses 4
 
@@ -54,11 +57,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The package is spread over top-level folders; a type checker sees it whole in a tree of links.
+# The package is spread over top-level folders; a type checker sees it whole in a tree of links, made anew so that nothing
+# deleted stays in it. Its cache stays.
 types: $(VENV)/.dev
-	tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && mkdir $$tree/edgedec && \
-	ln -s $(CURDIR)/edgedec/* $(CURDIR)/export $(CURDIR)/runtimes $(CURDIR)/kernels $(CURDIR)/models $$tree/edgedec && \
-	mypy=$$(realpath -s $(BIN)/mypy) && cd $$tree && $$mypy --config-file $(CURDIR)/pyproject.toml -p edgedec
+	rm -rf build/types/edgedec && mkdir -p build/types/edgedec && \
+	ln -s $(CURDIR)/edgedec/* $(CURDIR)/export $(CURDIR)/runtimes $(CURDIR)/kernels $(CURDIR)/models build/types/edgedec && \
+	mypy=$$(realpath -s $(BIN)/mypy) && cd build/types && $$mypy --config-file $(CURDIR)/pyproject.toml -p edgedec
 
 pytest: $(VENV)/.dev
 	$(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"

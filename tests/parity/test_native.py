@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zoo_golden
 from bundles import ODD, Read, random_weights, write_bundle
 
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
+from edgedec.export.checkpoint import open_checkpoint
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import (
     ALL_LOGITS,
@@ -123,11 +125,22 @@ def pair(bundle: Bundle, kv: str = "f32", threads: int = 1) -> tuple[Runtime, Ru
 
 @pytest.fixture(scope="module")
 def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, Read]:
-    zoo = pytest.importorskip("zoo", reason="needs torch and transformers to build the models compared with")
-    from edgedec.export.checkpoint import open_checkpoint
+    golden = zoo_golden.golden(request.param)
+    folder = tmp_path_factory.mktemp(request.param) / "checkpoint"
+    return opened(zoo_golden.write(folder, golden.config, golden.tensors))
 
+
+@pytest.fixture(scope="module")
+def initial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, Read]:
+    """Weights as transformers draws them before any training, which limits of rounding are for."""
+    zoo = pytest.importorskip("zoo", reason="needs torch and transformers to draw the weights")
     folder = tmp_path_factory.mktemp(request.param)
     zoo.save(request.param, folder)
+    return opened(folder)
+
+
+def opened(folder: Path) -> tuple[ModelSpec, Read]:
+    """The spec of a checkpoint, and what reads a tensor of it."""
     checkpoint = open_checkpoint(folder)
     spec = checkpoint.spec()
     sources = checkpoint.weights(spec)
@@ -146,12 +159,13 @@ def _zoo() -> list[str]:
     return sorted(zoo.ZOO)
 
 
-every_architecture = pytest.mark.parametrize("architecture", _zoo() or ["none"], indirect=True)
+every_architecture = pytest.mark.parametrize("architecture", zoo_golden.names(), indirect=True)
+every_initial = pytest.mark.parametrize("initial", _zoo() or ["none"], indirect=True)
 
 
-@every_architecture
-def test_every_architecture_gives_the_references_logits(architecture: tuple[ModelSpec, Read], tmp_path: Path) -> None:
-    spec, weight = architecture
+@every_initial
+def test_every_architecture_gives_the_references_logits(initial: tuple[ModelSpec, Read], tmp_path: Path) -> None:
+    spec, weight = initial
     bundle = write_bundle(tmp_path / "b", spec, weight)
     reference, engine = pair(bundle, threads=2)
     ids = tokens(spec, min(40, spec.context_length - 12))
@@ -161,10 +175,10 @@ def test_every_architecture_gives_the_references_logits(architecture: tuple[Mode
     assert max(((w or 0) for w, _ in spec.windows), default=0) < len(ids)
 
 
-@every_architecture
-def test_every_architecture_is_cut_as_the_reference_is(architecture: tuple[ModelSpec, Read], tmp_path: Path) -> None:
+@every_initial
+def test_every_architecture_is_cut_as_the_reference_is(initial: tuple[ModelSpec, Read], tmp_path: Path) -> None:
     """A layer skipped, an attention without its MLP, a block alone, none at all; a block twice is refused by both."""
-    spec, weight = architecture
+    spec, weight = initial
     runtimes = pair(write_bundle(tmp_path / "b", spec, weight))
     blocks, rows = spec.span(), Rows.tree(*TREE, start=0)
     first, rest = spec.span(0, 1), spec.span(1)
@@ -183,10 +197,10 @@ def test_every_architecture_is_cut_as_the_reference_is(architecture: tuple[Model
                 sliced(runtime, rows, slice_, runtime.new_cache(32))
 
 
-@every_architecture
+@every_initial
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_every_architecture_stays_near_when_quantized(
-    architecture: tuple[ModelSpec, Read], weights: str, tmp_path: Path
+    initial: tuple[ModelSpec, Read], weights: str, tmp_path: Path
 ) -> None:
     """Near to the reference on the same quantized weights, whose rounding is none of the engine's.
 
@@ -194,7 +208,7 @@ def test_every_architecture_stays_near_when_quantized(
     rows are near. That the choice is right where the rows are the same is in the test after this one. States carry the
     rounding of all rows before on: models of them are further off as a whole, and as near as others block by block.
     """
-    spec, weight = architecture
+    spec, weight = initial
     limit = ROUNDED if spec.attention and not {"delta", "s6"} & set(spec.kinds) else CARRIED
     ids, experts = tokens(spec, 30), "moe" in spec.kinds
     found = {}
@@ -207,16 +221,14 @@ def test_every_architecture_stays_near_when_quantized(
     assert found["rows"].tobytes() == found["interleave16"].tobytes()
 
 
-@every_architecture
+@every_initial
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_every_block_stays_near_when_quantized(
-    architecture: tuple[ModelSpec, Read], weights: str, tmp_path: Path
-) -> None:
+def test_every_block_stays_near_when_quantized(initial: tuple[ModelSpec, Read], weights: str, tmp_path: Path) -> None:
     """What a block adds to the reference's state before it, in every row, the choice of experts included.
 
     Errors are in parts of what the block adds to the row; those of Mamba-1 add next to nothing to some rows, which are
     compared with what they add to the median one."""
-    spec, weight = architecture
+    spec, weight = initial
     reference, engine = pair(write_bundle(tmp_path / "b", spec, weight, weights))
     rows = Rows.chain(tokens(spec, 30), 0)
     starts = [b for b in range(spec.n_blocks) if first_beside(spec, b) == b]
