@@ -78,7 +78,9 @@ class OpenAIRoutes:
         if ("prompt" in body) == ("messages" in body):
             raise APIError(400, "prompt: give it or messages", "prompt", "invalid_value")
         async with self._server.pool.use(api.target_of(body)) as target:
-            answer: Response = await self._server.prepare(partial(_named, _tokenized, target, body), weight(body, LARGE))
+            answer: Response = await self._server.prepare(
+                partial(_named, _tokenized, target, body), weight(body, LARGE)
+            )
         return answer
 
     async def detokenize(self, request: Request) -> Response:

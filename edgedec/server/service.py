@@ -30,6 +30,8 @@ from edgedec.server.searching import check_search
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from edgedec.encoding.numeric import Array
+    from edgedec.encoding.texts import EncodedText
     from edgedec.server.rerank import RerankRequest
 
 # No server-side limit: a text ends with its context.
@@ -116,7 +118,7 @@ class Server:
             if target.model.spec.output is not None:
                 encoder = target.model.encoder
                 reading = encoding.read_texts(encoder, wanted.prompts, options)
-                found = await self._encoders.run(reading, encoder, request.receive, target.engine.limits.seconds)
+                found = await self._encoded(request, target, reading)
                 return target, encoding.as_ends(found, encoder, options.dimensions)
             if len(wanted.prompts) > MOST_CHOICES:
                 raise APIError(400, f"input: {len(wanted.prompts)} texts, at most {MOST_CHOICES}", "input")
@@ -144,8 +146,14 @@ class Server:
             except EdgedecError as error:
                 raise APIError(400, str(error), "model", "invalid_value") from None
             texts = partial(encoder.read_ranking, wanted.query, wanted.documents, wanted.truncate)
-            found = await self._encoders.run(texts, encoder, request.receive, target.engine.limits.seconds)
+            found = await self._encoded(request, target, texts)
         return target, encoder.fits([result for _, result in found]), sum(tokens for tokens, _ in found)
+
+    async def _encoded(
+        self, request: Request, target: ModelTarget, texts: Callable[[], Sequence[EncodedText]]
+    ) -> list[tuple[int, Array]]:
+        seconds, client = target.engine.limits.seconds, self._client(request)
+        return await self._encoders.run(texts, target.model.encoder, request.receive, seconds, client)
 
     async def answer(
         self,
@@ -172,7 +180,7 @@ class Server:
         return parse(raw) if len(raw) < LARGE else await self._preparation.read(partial(parse, raw), len(raw))
 
     async def prepare(self, act: Callable[[], Parsed], size: int) -> Parsed:
-        """What `act` returns, in a thread; what has much to do has turns. size: the weight of what it reads or makes."""
+        """What `act` returns, in a thread; large ones have turns. size: the weight of what it reads or makes."""
         return await self._preparation.read(act, size)
 
     async def written(self, body: Any) -> Response:
