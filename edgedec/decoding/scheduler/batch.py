@@ -19,15 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import perf_counter, sleep
 
-import numpy as np
-
 from edgedec.cache.prefixes import common
 from edgedec.decoding.apply_policy import most_held
 from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
-from edgedec.decoding.scheduler.held import HeldTokens
+from edgedec.decoding.scheduler.held import HeldTokens, holding
 from edgedec.decoding.scheduler.job import Job, grant_offers
 from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
@@ -170,16 +168,8 @@ class Batch:
         return self._holding().tokens
 
     def _holding(self) -> HeldTokens:
-        page = self._page
-        # A policy overwrites what it drops, so pages that it shares with forks do not stay shared.
-        pruned = sum(self._need(job) for job in self._running if job.context.policy is not None)
-        whole = [job for job in self._running if job.context.policy is None]
-        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in whole]
-        promised = pruned + sum(
-            max(self._need(job) - page * len(ids), 0) for job, ids in zip(whole, pages, strict=True)
-        )
-        running = [cache for job in whole for cache in job.caches]
-        return HeldTokens(page if self._paged else 0, running, self.prefixes.caches(), promised)
+        page = self._page if self._paged else 0
+        return holding(self._running, self._need, self.prefixes.caches(), page)
 
     def _evict(self, most: int) -> bool:
         """Evict idle prefixes until at most so many tokens are held; returns whether that is so."""

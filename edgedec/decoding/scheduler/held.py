@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from edgedec.cache import Cache
+from edgedec.decoding.scheduler.job import Job
 
 
 class HeldTokens:
@@ -38,3 +39,15 @@ class HeldTokens:
     @property
     def tokens(self) -> int:
         return self._page * len(self._holders) + self._rest
+
+
+def holding(jobs: Sequence[Job], need: Callable[[Job], int], idle: Iterable[Cache], page: int) -> HeldTokens:
+    """What running sequences and idle prefixes hold, and what those may still fill. need: tokens that a sequence takes
+    at most; page: tokens of a page, 0: there are none."""
+    # A policy overwrites what it drops, so pages that it shares with forks do not stay shared.
+    whole = [job for job in jobs if job.context.policy is None]
+    promised = sum(need(job) for job in jobs if job.context.policy is not None)
+    for job in whole:
+        filled = sum(len(cache.page_ids()) for cache in job.caches) if page else 0
+        promised += max(need(job) - page * filled, 0)
+    return HeldTokens(page, [cache for job in whole for cache in job.caches], idle, promised)

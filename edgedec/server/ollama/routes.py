@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -122,6 +120,7 @@ class OllamaRoutes:
     ) -> tuple[list[list[float]], int]:
         _, ends = await self._server.embed(request, wanted, options)
         found = [end.vector for end in ends if end.vector is not None]
-        act = partial(list, map(np.ndarray.tolist, found))
-        vectors: list[list[float]] = await self._server.prepare(act, sum(vector.size for vector in found))
+        vectors: list[list[float]] = await self._server.prepare(
+            lambda: [vector.tolist() for vector in found], sum(vector.size for vector in found)
+        )
         return vectors, sum(end.stats.prompt for end in ends)
