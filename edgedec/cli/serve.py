@@ -139,7 +139,9 @@ def _server(
 def _serve_here(server: Server, place: ListenFlags) -> None:
     """Serve in this process, which ends if a device is lost."""
     from edgedec.server.app import build
+    from edgedec.server.turns import shorten_turns
 
+    shorten_turns()
     limits = server.settings.connections
     _listen(build(server), server.drain, server.title, place, limits, lambda: bool(server.lost))
     if server.lost:

@@ -104,11 +104,17 @@ class SharedPrefixes:
             self._index.insert(context.ids[: fork.length], fork, _adapter(context) + rope_key(fork))
         return True
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[], bool], drop: Callable[[Cache], None] = lambda cache: None) -> None:
         """Evict caches, the least recently used first, until `enough()` or none is left; they are offloaded if there is
-        an offload store."""
+        an offload store. drop: called with each."""
+
+        def leaving(ids: list[int], cache: Cache, key: str) -> None:
+            drop(cache)
+            if self.offload is not None:
+                self.offload.keep(ids, cache, key)
+
         with self._lock:
-            self._index.evict(enough, None if self.offload is None else self.offload.keep)
+            self._index.evict(enough, leaving)
 
 
 class ModelPrefixes:

@@ -12,7 +12,7 @@ from edgedec.decoding.config import parse_options
 from edgedec.errors import UsageError
 from edgedec.plugins import Words
 from edgedec.server import fields
-from edgedec.server.bodies import MOST_DEPTH, checked, depth
+from edgedec.server.bodies import LARGE, MOST_DEPTH, checked, depth, weight
 from edgedec.server.errors import APIError
 from edgedec.server.searching import with_beams
 from edgedec.server.shaping import of_format, shaping_of
@@ -74,9 +74,9 @@ class TextRequest:
 
     @property
     def size(self) -> int:
-        """The characters or tokens of its prompts."""
-        contents = [message["content"] for message in self.messages]
-        return sum(map(len, (*contents, *self.prompts, self.suffix, self.before)))
+        """The weight of its prompts and functions, up to that of a large one."""
+        described = self.tools.described if self.tools else ()
+        return weight((self.messages, self.prompts, self.suffix, self.before, described), LARGE)
 
 
 def chat(raw: bytes) -> TextRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from math import isinf
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +17,8 @@ from edgedec.server.schema import Schema, check
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+# Bytes of a request, or the weight of what is read of it, from which on requests are read in turn.
+LARGE = 1 << 14
 # Deeper than any request needs, and far below Python's recursion limit.
 MOST_DEPTH = 100
 # Of a body that is too large, read before it is refused.
@@ -90,6 +92,25 @@ def _finite(text: str) -> float:
     if isinf(value):
         raise ValueError(f"{text[:20]} is too large a number")
     return value
+
+
+def weight(value: Any, most: int) -> int:
+    """The characters, members and items of a JSON value, counted up to `most`.
+
+    >>> weight({"a": ["bc", 1]}, 100), weight(["abc"] * 1000, 100)
+    (6, 100)
+    """
+    found, left = 0, [value]
+    while left and found < most:
+        item = left.pop()
+        found += 1
+        if isinstance(item, str):
+            found += len(item)
+        elif isinstance(item, Mapping | Sequence) and found + len(item) >= most:
+            return most
+        elif isinstance(item, Mapping | Sequence):
+            left.extend(item.values() if isinstance(item, Mapping) else item)
+    return min(found, most)
 
 
 def depth(value: Any) -> int:

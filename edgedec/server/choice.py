@@ -5,6 +5,7 @@ All APIs (OpenAI's two, Responses, Ollama's) read texts through this; they diffe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgedec.decoding.messages import Token
@@ -16,6 +17,8 @@ from edgedec.server.requests import EndEvent, Event, PromptEvent
 from edgedec.server.thinking import ThoughtSplitter
 from edgedec.server.tools import CallSplitter
 
+# Log-probabilities that are made to JSON beside the event loop.
+_MANY = 1000
 _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
@@ -107,6 +110,12 @@ class Choice:
             delta.tokens, self._unsent = self._unsent, []
         self.thought_tokens += len(delta.tokens) if thought else 0
         return delta
+
+
+def many_reported(choices: Sequence[Choice], likely: int | None) -> bool:
+    """Whether texts have so many log-probabilities to report, of `likely` tokens beside each, that their answer is made
+    beside the event loop."""
+    return sum(len(choice.prompt) + len(choice.tokens) for choice in choices) * (likely or 0) >= _MANY
 
 
 def check(end: EndEvent) -> None:

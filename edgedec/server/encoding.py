@@ -1,19 +1,21 @@
-"""Requests to text encoders: they run in a thread, one request at a time and a few texts at a time, so that a client
-that leaves, or a time that is over, ends one soon."""
+"""Requests to text encoders: they run in a thread, a few texts of one request at a time, so that a client that leaves,
+or a time that is over, ends one soon, and nobody waits for all texts of another."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 
 from edgedec.decoding.messages import Stats
 from edgedec.errors import EdgedecError
 from edgedec.server.answers import on_disconnect
 from edgedec.server.errors import APIError
+from edgedec.server.fairness import Owner, Turns, has_place
 from edgedec.server.requests import EndEvent
 
 if TYPE_CHECKING:
@@ -26,44 +28,67 @@ if TYPE_CHECKING:
 
 # Texts between two looks at whether anybody waits for them.
 _STEP = 16
-# Requests that wait for the thread; more are refused.
+# Requests at a time; of one client more are refused, another has its share.
 _WAITING = 64
 
 
+@dataclass(eq=False)
+class _Request:
+    """One that waits or runs, for its share of the places. ended: why nobody waits for it any more."""
+
+    client: str
+    started: float = 0.0
+    ended: list[str] = field(default_factory=list)
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.client, self)
+
+
 class EncoderThread:
-    """Runs the requests of one server, in the order in which they come."""
+    """Runs the requests of one server: their steps take turns between clients, then between a client's requests."""
 
     def __init__(self) -> None:
-        self._limiter: CapacityLimiter | None = None
-        self._waiting = 0
+        self._turns, self._held = Turns(), list[_Request]()
 
     async def run(
-        self, texts: Callable[[], Sequence[EncodedText]], encoder: TextEncoder, receive: Receive, seconds: float
+        self,
+        texts: Callable[[], Sequence[EncodedText]],
+        encoder: TextEncoder,
+        receive: Receive,
+        seconds: float,
+        client: str = "",
     ) -> list[tuple[int, Array]]:
-        """(the tokens, what the model makes of it) of each text. texts: reads them, in the thread."""
-        if self._waiting >= _WAITING:
+        """(the tokens, what the model makes of it) of each text. texts: reads them, in a thread."""
+        request = _Request(client)
+        if not has_place(self._held, request.owner, 1, _WAITING):
             raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=1)
-        self._limiter = self._limiter or CapacityLimiter(1)
-        ended = list[str]()
-        late = asyncio.get_running_loop().call_later(seconds, ended.append, "timeout")
-        self._waiting += 1
+        late = asyncio.get_running_loop().call_later(seconds, request.ended.append, "timeout")
+        self._held.append(request)
         try:
-            async with on_disconnect(receive, lambda: ended.append("cancelled")):
-                return await to_thread.run_sync(lambda: list(_made(texts(), encoder, ended)), limiter=self._limiter)
+            async with on_disconnect(receive, lambda: request.ended.append("cancelled")):
+                return await self._made(texts, encoder, request)
         except EdgedecError as error:
             raise APIError(400, str(error), "input", "invalid_value") from None
         finally:
-            self._waiting -= 1
+            self._held.remove(request)
             late.cancel()
 
-
-def _made(texts: Sequence[EncodedText], encoder: TextEncoder, ended: Sequence[str]) -> Iterator[tuple[int, Array]]:
-    for at in range(0, len(texts), _STEP):
-        if ended:
-            status = {"timeout": 504}.get(ended[0], 499)
-            raise APIError(status, f"the texts were not read: {ended[0]}", code=ended[0])
-        batch = texts[at : at + _STEP]
-        yield from zip([len(text.ids) for text in batch], encoder.results(batch), strict=True)
+    async def _made(
+        self, texts: Callable[[], Sequence[EncodedText]], encoder: TextEncoder, request: _Request
+    ) -> list[tuple[int, Array]]:
+        async with self._turns.turn(request.client):
+            read = await to_thread.run_sync(texts)
+        found: list[tuple[int, Array]] = []
+        for at in range(0, len(read), _STEP):
+            batch = read[at : at + _STEP]
+            async with self._turns.turn(request.client):
+                if request.ended:
+                    why = request.ended[0]
+                    raise APIError({"timeout": 504}.get(why, 499), f"the texts were not read: {why}", code=why)
+                results = await to_thread.run_sync(encoder.results, batch)
+            found += zip([len(text.ids) for text in batch], results, strict=True)
+        return found
 
 
 def read_texts(

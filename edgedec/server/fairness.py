@@ -7,9 +7,11 @@ all; another one still gets its share, beyond the limit if need be.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 # Above the limit there is room for the shares of others, up to so many times the limit.
@@ -102,3 +104,40 @@ def seconds_until(places: int, running: Sequence[TextProgress], each: float) -> 
     each = each or sum(one.seconds / max(one.tokens, 1) * one.most for one in running) / len(running)
     rounds, last = divmod(max(places, 1) - 1, len(ends))
     return max(int(-(-(ends[last] + rounds * each) // 1)), 1)
+
+
+class Turns:
+    """One at a time in an event loop: the clients that wait in rotation, each client's own in the order they came."""
+
+    def __init__(self) -> None:
+        self._taken, self._waiting = False, dict[str, deque[asyncio.Future[None]]]()
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """A context that no other has at the same time."""
+        if self._taken:
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(client, deque()).append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    self._pass_on()
+                raise
+        self._taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            client = next(iter(self._waiting))
+            queue = self._waiting.pop(client)
+            place = queue.popleft()
+            if queue:
+                self._waiting[client] = queue
+            if not place.done():
+                place.set_result(None)
+                return
+        self._taken = False

@@ -29,7 +29,7 @@ def routes() -> list[Route]:
 
 
 async def _all(request: Request) -> Response:
-    found = {name: list(families.family(name).names()) for name in LISTED}
+    found = await run_in_threadpool(_names)
     return JsonAnswer({"object": "list", "data": [{"id": name, "plugins": names} for name, names in found.items()]})
 
 
@@ -40,3 +40,8 @@ async def _family(request: Request) -> Response:
     # The files of a family are imported when they are first described.
     data = await run_in_threadpool(all_about, families.family(name))
     return JsonAnswer({"object": "list", "family": name, "data": data})
+
+
+def _names() -> dict[str, list[str]]:
+    """The plug-ins of each family: the first time files are read."""
+    return {name: list(families.family(name).names()) for name in LISTED}

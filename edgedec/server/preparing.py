@@ -10,14 +10,13 @@ from anyio import CapacityLimiter, to_thread
 
 from edgedec.sandbox.stop import Stop
 from edgedec.server.answers import on_disconnect
+from edgedec.server.bodies import LARGE
 from edgedec.server.errors import APIError
 
 if TYPE_CHECKING:
     from starlette.types import Receive
 
 T = TypeVar("T")
-# Bytes of a request, or characters of its texts, that are read in turn.
-LARGE = 1 << 16
 # Requests whose constraints are compiled at a time, or wait for a place to be: a thread each.
 _COMPILING = 256
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Route
 
 from edgedec.errors import EdgedecError
 from edgedec.server import api, fields, tools
 from edgedec.server.answers import JsonAnswer
-from edgedec.server.bodies import checked
+from edgedec.server.bodies import LARGE, checked, weight
 from edgedec.server.errors import APIError
 from edgedec.server.pool import ModelSource, ModelTarget
+from edgedec.server.requests import EndEvent
 from edgedec.server.service import Server
 from edgedec.server.stream import TextResponse, usage
 
@@ -62,14 +62,8 @@ class OpenAIRoutes:
     async def embeddings(self, request: Request) -> Response:
         wanted, options = await self._server.read(request, api.embedding)
         target, ends = await self._server.embed(request, wanted, options)
-        data = [
-            {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, options.packed)}
-            for end in ends
-            if end.vector is not None
-        ]
-        counts = usage(ends)["usage"]["prompt_tokens"]
-        used = {"prompt_tokens": counts, "total_tokens": counts}
-        return JsonAnswer({"object": "list", "model": target.name, "data": data, "usage": used})
+        size = sum(end.vector.size for end in ends if end.vector is not None)
+        return await self._server.prepare(partial(_embedded, target.name, ends, options.packed), size)
 
     async def models(self, request: Request) -> Response:
         cards = [card for source in self._server.pool.sources.values() for card in self._cards(source)]
@@ -84,13 +78,15 @@ class OpenAIRoutes:
         if ("prompt" in body) == ("messages" in body):
             raise APIError(400, "prompt: give it or messages", "prompt", "invalid_value")
         async with self._server.pool.use(api.target_of(body)) as target:
-            answer: Response = await run_in_threadpool(_named, _tokenized, target, body)
+            answer: Response = await self._server.prepare(
+                partial(_named, _tokenized, target, body), weight(body, LARGE)
+            )
         return answer
 
     async def detokenize(self, request: Request) -> Response:
         body = await self._server.read(request, partial(checked, schema=fields.DETOKENIZE))
         async with self._server.pool.use(api.target_of(body)) as target:
-            answer: Response = await run_in_threadpool(_named, _text, target, body)
+            answer: Response = await self._server.prepare(partial(_named, _text, target, body), weight(body, LARGE))
         return answer
 
     def _cards(self, source: ModelSource) -> list[Json]:
@@ -139,6 +135,17 @@ def _tokenized(target: ModelTarget, body: Mapping[str, Any]) -> Response:
             "token_strs": [tokenizer.token(token) for token in ids] if body.get("return_token_strs") else None,
         }
     )
+
+
+def _embedded(name: str, ends: Sequence[EndEvent], packed: bool) -> Response:
+    data = [
+        {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, packed)}
+        for end in ends
+        if end.vector is not None
+    ]
+    counts = usage(ends)["usage"]["prompt_tokens"]
+    used = {"prompt_tokens": counts, "total_tokens": counts}
+    return JsonAnswer({"object": "list", "model": name, "data": data, "usage": used})
 
 
 def _vector(vector: NDArray[np.float32], packed: bool) -> list[float] | str:

@@ -14,7 +14,7 @@ from edgedec.server import encoding
 from edgedec.server.access import AccessPolicy
 from edgedec.server.answers import JsonAnswer, StreamAnswer, while_connected
 from edgedec.server.api import EmbedOptions, TextRequest
-from edgedec.server.bodies import read_body
+from edgedec.server.bodies import LARGE, read_body, weight
 from edgedec.server.completions import Completion, completions, tokens_of
 from edgedec.server.engine import EngineThread
 from edgedec.server.errors import APIError
@@ -23,13 +23,15 @@ from edgedec.server.fields import MOST_CHOICES
 from edgedec.server.limits import ConnectionLimits, ServerLimits, most_body
 from edgedec.server.metrics import Metrics
 from edgedec.server.pool import ModelPool, ModelSource, ModelTarget, limits_of
-from edgedec.server.preparing import LARGE, Preparation
+from edgedec.server.preparing import Preparation
 from edgedec.server.requests import EndEvent, Submission
 from edgedec.server.searching import check_search
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from edgedec.encoding.numeric import Array
+    from edgedec.encoding.texts import EncodedText
     from edgedec.server.rerank import RerankRequest
 
 # No server-side limit: a text ends with its context.
@@ -116,7 +118,7 @@ class Server:
             if target.model.spec.output is not None:
                 encoder = target.model.encoder
                 reading = encoding.read_texts(encoder, wanted.prompts, options)
-                found = await self._encoders.run(reading, encoder, request.receive, target.engine.limits.seconds)
+                found = await self._encoded(request, target, reading)
                 return target, encoding.as_ends(found, encoder, options.dimensions)
             if len(wanted.prompts) > MOST_CHOICES:
                 raise APIError(400, f"input: {len(wanted.prompts)} texts, at most {MOST_CHOICES}", "input")
@@ -144,8 +146,14 @@ class Server:
             except EdgedecError as error:
                 raise APIError(400, str(error), "model", "invalid_value") from None
             texts = partial(encoder.read_ranking, wanted.query, wanted.documents, wanted.truncate)
-            found = await self._encoders.run(texts, encoder, request.receive, target.engine.limits.seconds)
+            found = await self._encoded(request, target, texts)
         return target, encoder.fits([result for _, result in found]), sum(tokens for tokens, _ in found)
+
+    async def _encoded(
+        self, request: Request, target: ModelTarget, texts: Callable[[], Sequence[EncodedText]]
+    ) -> list[tuple[int, Array]]:
+        seconds, client = target.engine.limits.seconds, self._client(request)
+        return await self._encoders.run(texts, target.model.encoder, request.receive, seconds, client)
 
     async def answer(
         self,
@@ -158,7 +166,7 @@ class Server:
         if isinstance(answer, AsyncIterator):
             return StreamAnswer(answer, run, media_type)
         async with while_connected(request.receive, run):
-            return JsonAnswer(await answer())
+            return await self.written(await answer())
 
     async def body(self, request: Request) -> bytes:
         """The body, which must be JSON, because browsers send forms of any page without a CORS check."""
@@ -170,6 +178,15 @@ class Server:
         """The parsed body. A large one is parsed in a thread, one at a time, so that no text waits for it."""
         raw = await self.body(request)
         return parse(raw) if len(raw) < LARGE else await self._preparation.read(partial(parse, raw), len(raw))
+
+    async def prepare(self, act: Callable[[], Parsed], size: int) -> Parsed:
+        """What `act` returns, in a thread; large ones have turns. size: the weight of what it reads or makes."""
+        return await self._preparation.read(act, size)
+
+    async def written(self, body: Any) -> Response:
+        """A whole answer; a large one is written in a thread."""
+        size = weight(body, LARGE)
+        return JsonAnswer(body) if size < LARGE else await self.prepare(partial(JsonAnswer, body), size)
 
     def _client(self, request: Request) -> str:
         """Whose request it is: that of an address."""

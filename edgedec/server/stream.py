@@ -8,10 +8,12 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+
 from edgedec.decoding.messages import Stats
 from edgedec.server.answers import dumps, sse
 from edgedec.server.api import TextRequest
-from edgedec.server.choice import Choice, TextDelta
+from edgedec.server.choice import Choice, TextDelta, many_reported
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EndEvent, Event, Submission, TextEvent
@@ -44,6 +46,10 @@ class TextResponse:
         async for events in self._run.events():
             for event in events:
                 self._choices[event.index].add(event)
+        many = many_reported(self._choices, self._request.logprobs)
+        return await run_in_threadpool(self._body) if many else self._body()
+
+    def _body(self) -> Json:
         choices = [
             {"index": i, **self._shape.whole(choice), "finish_reason": choice.reason}
             for i, choice in enumerate(self._best())

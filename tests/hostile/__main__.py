@@ -24,6 +24,8 @@ from hostile.servers import server
 from hostile.soak import soaked
 from hostile.watch import Watch, memory
 
+# Seconds without an attack, for the gap and the call that the machine shows by itself.
+_QUIET = 6.0
 # More of `edgedec serve`, and its descriptors.
 _MORE: dict[str, tuple[list[str], int]] = {
     "eight prompts of 4.1 MB, --max-body 8 MiB": (["--slots", "8", "--max-body", str(8 << 20)], 0),
@@ -37,9 +39,9 @@ def measured(bundle: str, name: str, log: Path) -> dict[str, object]:
     flags, descriptors = _MORE.get(name, (["--slots", "8"], 0))
     with server(bundle, [*flags, "-c", "1024"], descriptors, log) as (place, pid):
         watch = Watch(place, streams=0 if name.startswith("n=") else 4).start()
-        sleep(3)
+        sleep(2 + _QUIET)
         began, before = monotonic(), memory(pid)
-        quiet = watch.worst(began - 2, began)
+        quiet = watch.worst(began - _QUIET, began)
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         code += f"from hostile import attacks; attacks.main({name!r}, {place!r})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -47,7 +49,7 @@ def measured(bundle: str, name: str, log: Path) -> dict[str, object]:
         after = memory(pid)
         sleep(10)
         gap, health = watch.worst(began, ended)
-        usual, later = watch.usual(began - 2, began), memory(pid)
+        usual, later = watch.usual(began - _QUIET, began), memory(pid)
         watch.stop()
         said = json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr[-300:]}
     return {

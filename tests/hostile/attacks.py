@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from random import Random
 from time import monotonic, sleep
 
 from hostile.inputs import repeated
@@ -103,6 +104,47 @@ def many(place: str, count: int, tokens: int, seconds: float = 75.0) -> Said:
     return {"others": dict(codes), "first answered after": round(first, 2)}
 
 
+def at_once(place: str, count: int, path: str, body: Callable[[int], object], seconds: float = 60.0) -> Said:
+    """Requests, all at once, each within so many seconds; 0: no answer by then."""
+    codes = Counter[int]()
+
+    def act(i: int) -> None:
+        codes[ask(place, body(i), seconds, path)[0]] += 1
+
+    together(count, act)
+    return {"answers": dict(codes)}
+
+
+def tokenized(place: str) -> Said:
+    """Texts of a megabyte to count."""
+    text = "Once upon a time there was a little girl named Lily. " * 18_000
+    return at_once(place, 32, "/tokenize", lambda _: {"prompt": text})
+
+
+def reported(place: str) -> Said:
+    """A whole answer with all log-probabilities that it may have."""
+    body = {"prompt": PROMPT, "n": 4, "logprobs": 20, "max_tokens": 300, "ignore_eos": True}
+    return at_once(place, 1, "/v1/completions", lambda _: body, 120)
+
+
+def prefixes(place: str) -> Said:
+    """Many short prompts, which stay cached, then texts that need the room of many of them."""
+    rng = Random(3)
+
+    def ids(n: int) -> list[int]:
+        return [rng.randrange(300, 3000) for _ in range(n)]
+
+    for _ in range(5):
+        at_once(place, 3, "/v1/completions", lambda _: {"prompt": [ids(20) for _ in range(20)], "max_tokens": 1})
+    return at_once(place, 3, "/v1/completions", lambda _: {"prompt": ids(30), "max_tokens": 900}, 5.0)
+
+
+def messages(place: str) -> Said:
+    """Chats of as many messages as one may have, without text."""
+    body = {"messages": [{"role": "user", "content": ""}] * 10_000, "max_tokens": 2}
+    return at_once(place, 20, "/v1/chat/completions", lambda _: body)
+
+
 ATTACKS: dict[str, Callable[[str], Said]] = {
     "no attack, 1 s": lambda place: nothing(place, 1.0),
     "no attack, 15 s": lambda place: nothing(place, 15.0),
@@ -112,6 +154,10 @@ ATTACKS: dict[str, Callable[[str], Said]] = {
     "400 silent connections, 256 descriptors": lambda place: silent(place, 400),
     "30 abandoned schemas": lambda place: schemas(place, 30),
     "n=68, 1,000 tokens": lambda place: many(place, 68, 1000),
+    "32 texts of 1 MB to tokenize": tokenized,
+    "n=4, 300 tokens, 20 log-probabilities": reported,
+    "300 short prompts, then long texts": prefixes,
+    "20 chats of 10,000 messages": messages,
 }
 
 

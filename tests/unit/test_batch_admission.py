@@ -46,9 +46,9 @@ class Prefixes:
         self.kept.append(n)
         return n > 0
 
-    def evict(self, enough: Callable[[], bool]) -> None:
+    def evict(self, enough: Callable[[], bool], drop: Callable[[Any], None] = lambda cache: None) -> None:
         while self.idle and not enough():
-            self.idle.pop(0)
+            drop(self.idle.pop(0))
 
 
 def batch_of(*running: Job, prefixes: Any = None, tokens: int = 100, page: int = PAGE, **more: Any) -> Batch:
@@ -96,6 +96,30 @@ def test_idle_prefixes_make_room_one_by_one(tokens: int, left: int) -> None:
     assert batch.held() == 56
     assert batch._fits(tokens) == (tokens <= 72)
     assert len(prefixes) == left
+
+
+@pytest.mark.parametrize("page", [PAGE, 0])
+def test_room_is_made_in_the_time_of_one_look_at_each_prefix(page: int) -> None:
+    """However many there are: a text that needs much evicts hundreds."""
+    looks = list[int]()
+
+    class Looked(Prefixes):
+        def caches(self) -> list[Any]:
+            looks.append(1)
+            return self.idle
+
+    prefixes = Looked(*(cache(8, 1000 + i) for i in range(200)), cache(16, 5, 6), cache(16, 6, 7))
+    batch = batch_of(job_of(24, cache(16, 0, 1)), prefixes=prefixes, tokens=1600 + 48, page=page)
+    held = batch.held()
+    looks.clear()
+    assert batch._fits(1600)
+    assert len(looks) <= 2, "the bound, and what is held"
+    assert len(prefixes) < 20
+    assert batch.held() <= 48 < held - 1500
+    # A page of two prefixes is free when both are gone.
+    shared = Prefixes(cache(16, 5, 6), cache(16, 6, 7))
+    assert batch_of(prefixes=shared, tokens=24)._fits(8)
+    assert len(shared) == 1
 
 
 def test_a_text_larger_than_all_room_runs_alone() -> None:

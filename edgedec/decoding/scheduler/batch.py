@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from time import perf_counter, sleep
 
-import numpy as np
-
 from edgedec.cache.prefixes import common
 from edgedec.decoding.apply_policy import most_held
 from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
+from edgedec.decoding.scheduler.held import HeldTokens, holding
 from edgedec.decoding.scheduler.job import Job, grant_offers
 from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
@@ -166,17 +165,17 @@ class Batch:
     def held(self) -> int:
         """Tokens of cache in use or reserved: each page of running sequences and idle prefixes once, and the pages that
         running sequences may still fill."""
-        page = self._page
-        # A policy overwrites what it drops, so pages that it shares with forks do not stay shared.
-        pruned = sum(self._need(job) for job in self._running if job.context.policy is not None)
-        whole = [job for job in self._running if job.context.policy is None]
-        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in whole]
-        promised = pruned + sum(
-            max(self._need(job) - page * len(ids), 0) for job, ids in zip(whole, pages, strict=True)
-        )
-        idle = [cache.page_ids() for cache in self.prefixes.caches()]
-        unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
-        return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
+        return self._holding().tokens
+
+    def _holding(self) -> HeldTokens:
+        page = self._page if self._paged else 0
+        return holding(self._running, self._need, self.prefixes.caches(), page)
+
+    def _evict(self, most: int) -> bool:
+        """Evict idle prefixes until at most so many tokens are held; returns whether that is so."""
+        held = self._holding()
+        self.prefixes.evict(lambda: held.tokens <= most, held.drop)
+        return held.tokens <= most
 
     def _admit(self) -> None:
         self._retire()
@@ -220,8 +219,7 @@ class Batch:
         most = self._tokens + self.spare
         if self._bound() + tokens <= most:
             return True
-        self.prefixes.evict(lambda: self.held() + tokens <= most)
-        return not self._running or self.held() + tokens <= most
+        return self._evict(most - tokens) or not self._running
 
     def _match(self, job: Job) -> FoundPrefix | None:
         """The prefix that the job can continue from; None if it should wait for a running sequence that reads its
@@ -281,7 +279,7 @@ class Batch:
 
     def _index(self, context: Context, n: int) -> None:
         if self.prefixes.keep(context, n) and self._bound() > self._tokens:
-            self.prefixes.evict(lambda: self.held() <= self._tokens)
+            self._evict(self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """The jobs whose calls run together, with no more rows than the runtime accepts; the others come first next

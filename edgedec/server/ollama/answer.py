@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+
 from edgedec.server.answers import dumps
 from edgedec.server.api import TextRequest
-from edgedec.server.choice import Choice, TextDelta
+from edgedec.server.choice import Choice, TextDelta, many_reported
 from edgedec.server.closing import closed
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.about import now
@@ -38,7 +41,9 @@ class OllamaAnswer:
                 self._choice.add(event)
         choice = self._choice
         whole = TextDelta(choice.thought.rstrip(), choice.text, choice.tokens, choice.calls)
-        return {**self._body(whole), **self._end()}
+        made = partial(self._body, whole)
+        body = await run_in_threadpool(made) if many_reported([choice], self._logprobs) else made()
+        return {**body, **self._end()}
 
     async def chunks(self) -> AsyncIterator[str]:
         """Lines of JSON, all that are ready at a time."""

@@ -59,7 +59,7 @@ class OllamaRoutes:
         (wanted, options), began = await self._server.read(request, parse.embed), perf_counter_ns()
         vectors, count = await self._vectors(request, wanted, options) if wanted.prompts else ([], 0)
         spent = {"total_duration": perf_counter_ns() - began, "load_duration": 0, "prompt_eval_count": count}
-        return JsonAnswer({"model": wanted.target[0], "embeddings": vectors, **spent})
+        return await self._server.written({"model": wanted.target[0], "embeddings": vectors, **spent})
 
     async def embeddings(self, request: Request) -> Response:
         wanted = await self._server.read(request, parse.embeddings)
@@ -119,5 +119,8 @@ class OllamaRoutes:
         self, request: Request, wanted: TextRequest, options: EmbedOptions
     ) -> tuple[list[list[float]], int]:
         _, ends = await self._server.embed(request, wanted, options)
-        vectors = [[float(x) for x in end.vector] for end in ends if end.vector is not None]
+        found = [end.vector for end in ends if end.vector is not None]
+        vectors: list[list[float]] = await self._server.prepare(
+            lambda: [vector.tolist() for vector in found], sum(vector.size for vector in found)
+        )
         return vectors, sum(end.stats.prompt for end in ends)

@@ -24,11 +24,11 @@ from starlette.routing import Route
 from edgedec.errors import EdgedecError
 from edgedec.server.access import AccessMiddleware, AccessPolicy
 from edgedec.server.answers import JsonAnswer, dumps, sse
-from edgedec.server.bodies import parse, read_body
+from edgedec.server.bodies import LARGE, parse, read_body
 from edgedec.server.errors import APIError
 from edgedec.server.fairness import client_of
 from edgedec.server.limits import ConnectionLimits, most_body
-from edgedec.server.preparing import LARGE, Preparation
+from edgedec.server.preparing import Preparation
 from edgedec.server.replicas.balancer import Balancer, beginning, pieces
 from edgedec.server.replicas.exchange import Answer, Header, ReplicaGone, ask
 from edgedec.server.replicas.merging import merged, router_lines

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from time import time
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+
 from edgedec.server.answers import sse
 from edgedec.server.api import TextRequest
 from edgedec.server.choice import Choice
@@ -75,7 +77,7 @@ class ResponseAnswer:
             for event in events:
                 self._output.add(self._choice.add(event))
         self._output.finish(self._cut)
-        return self._completed()
+        return await self._kept(self._completed())
 
     async def chunks(self) -> AsyncIterator[str]:
         """Server-sent events, all that are ready at a time."""
@@ -91,8 +93,8 @@ class ResponseAnswer:
             yield self._failed(error)
             return
         yield "".join(map(self._sent, self._output.finish(self._cut)))
-        response = self._completed()
-        yield self._event(f"response.{response['status']}", response)
+        response = await self._kept(self._completed())
+        yield await run_in_threadpool(self._event, f"response.{response['status']}", response)
 
     def _grown(self, event: Event) -> str:
         return "".join(map(self._sent, self._output.add(self._choice.add(event))))
@@ -103,13 +105,16 @@ class ResponseAnswer:
         return self._event("response.failed", response)
 
     def _completed(self) -> Json:
-        """The whole response; stored if the request says so."""
+        """The whole response."""
         response = self._response("incomplete" if self._cut else "completed", self._output.items)
         if self._cut:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
-        response |= self._usage()
+        return response | self._usage()
+
+    async def _kept(self, response: Json) -> Json:
+        """The response, stored if the request says so, as JSON, which is made in a thread."""
         if self._request.stores:
-            self._keep(KeptResponse(response, self._request.history))
+            await run_in_threadpool(self._keep, KeptResponse(response, self._request.history))
         return response
 
     @property

@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from secrets import token_hex
+from threading import Lock
 from typing import Any
 
 from edgedec.server.answers import dumps
@@ -54,6 +55,7 @@ class ResponseStore:
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = Lock()  # they are kept from several threads
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -68,10 +70,11 @@ class ResponseStore:
         written = dumps([kept.response, kept.history]).encode()
         if _size(written) > self._most:
             return
-        self._kept[kept.response["id"]] = written
-        self._held += _size(written)
-        while self._held > self._most:
-            self._held -= _size(self._kept.popitem(last=False)[1])
+        with self._lock:
+            self._kept[kept.response["id"]] = written
+            self._held += _size(written)
+            while self._held > self._most:
+                self._held -= _size(self._kept.popitem(last=False)[1])
 
     def get(self, name: str, param: str | None = None) -> KeptResponse:
         """A response; APIError 404 if it is not kept (any more)."""
@@ -91,10 +94,15 @@ class ResponseStore:
 
     def remove(self, name: str) -> None:
         """Drop a response; APIError 404 if there is none."""
-        self._held -= _size(self._find(name))
-        del self._kept[name]
+        with self._lock:
+            self._held -= _size(self._look_up(name))
+            del self._kept[name]
 
     def _find(self, name: str, param: str | None = None) -> bytes:
+        with self._lock:
+            return self._look_up(name, param)
+
+    def _look_up(self, name: str, param: str | None = None) -> bytes:
         if name not in self._kept:
             what = f"{param or 'response'}: {name!r} is not kept here (any more); send the whole conversation"
             raise APIError(404, what, param, "response_not_found")
