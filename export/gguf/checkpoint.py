@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
 from edgedec.export.gguf.tokenizer import write_text
-from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, SUGGESTED
+from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, OWN, PARTED, SUGGESTED, SUPER
 from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source
@@ -66,15 +66,24 @@ class GgufCheckpoint(Checkpoint):
         for source in sources:
             tensors = [self.tensors[name] for name in {part.name for part in source}]
             found = [SUGGESTED.get(tensor.dtype) for tensor in tensors]
-            finest: WeightFormat | None = None if None in found else "int8" if "int8" in found else "int4"
+            rounded = len({OWN.get(tensor.dtype) for tensor in tensors}) > 1  # some would be, so at 8 bits
+            finest: WeightFormat | None = None if None in found else "int8" if rounded or "int8" in found else "int4"
             values[finest] += sum(prod(tensor.shape) for tensor in tensors)
         return values.most_common(1)[0][0] if values else None
 
-    def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
-        """Parts of other types than the kept ones are rounded."""
+    def kept(self, source: Source, fmt: WeightFormat, block: int, own: bool = False) -> Kept | None:
+        """Parts of other types than the kept ones are rounded. own: `fmt` was not asked for, so a matrix all of one type
+        may have that type's format."""
         plain = all(part.plain for part in source)
         if block != BLOCK or not plain or (fmt != "int4" and fmt != "int8"):
             return None
+        kinds = {self.tensors[part.name].dtype for part in source}
+        formats = {OWN.get(kind) for kind in kinds}
+        if own and len(formats) == 1 and (found := formats.pop()):
+            if kinds <= set(PARTED):
+                return Kept(found, SUPER // 16, lambda start, stop: self._in_parts(source, start, stop), parts=True)
+            has_least = bool(kinds & set(LEAST))
+            return Kept(found, block, lambda start, stop: self._stored(source, found, has_least, start, stop))
         if not any(fmt in KEPT.get(self.tensors[part.name].dtype, ()) for part in source):
             return None
         least = any(self.tensors[part.name].dtype in LEAST for part in source)
@@ -84,19 +93,33 @@ class GgufCheckpoint(Checkpoint):
         self, source: Source, fmt: Integers, least: bool, start: int, stop: int
     ) -> tuple[Bytes, Half, Half | None]:
         """Rows as stored; a factor is applied to their scales and offsets. least: there are offsets."""
-        found, at = list[tuple[Bytes, Half, Half]](), 0
+        found = [self._stored_part(part, fmt, a, b) for part, a, b in self._pieces(source, start, stop)]
+        data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+        return data, scales, offsets if least else None
+
+    def _in_parts(self, source: Source, start: int, stop: int) -> tuple[Bytes, Half, Bytes]:
+        """The same of types whose scales have parts."""
+        found = list[tuple[Bytes, Half, Bytes]]()
+        for part, a, b in self._pieces(source, start, stop):
+            first = a + (part.rows[0] if part.rows else 0)
+            data, scales, parts = self.tensors[part.name].in_parts(part.name, first, b - a)
+            found.append((data, (scales * np.float32(part.times)).astype(np.float16), parts))
+        data, scales, parts = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+        return data, scales, parts
+
+    def _pieces(self, source: Source, start: int, stop: int) -> Iterator[tuple[Part, int, int]]:
+        """The parts that rows start..stop are in, and which of a part's rows."""
+        at = 0
         for part in source:
             rows = self._part_shape(part)[0]
             a, b = max(start, at) - at, min(stop, at + rows) - at
             if a < b:
-                found.append(self._stored_part(part, fmt, a, b))
+                yield part, a, b
             at += rows
-        data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-        return data, scales, offsets if least else None
 
     def _stored_part(self, part: Part, fmt: Integers, start: int, stop: int) -> tuple[Bytes, Half, Half]:
         tensor, first = self.tensors[part.name], start + (part.rows[0] if part.rows else 0)
-        if fmt in KEPT.get(tensor.dtype, ()):
+        if fmt in (*KEPT.get(tensor.dtype, ()), OWN.get(tensor.dtype)):
             data, scales, offsets = tensor.stored(part.name, first, stop - start, fmt)
             scales, offsets = scales * np.float32(part.times), offsets * np.float32(part.times)
             return data, scales.astype(np.float16), offsets.astype(np.float16)
