@@ -15,7 +15,8 @@ from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.diffusion import diffusion_facts
-from edgedec.export.gguf.config import PAIRED, config_of, head_dim
+from edgedec.export.gguf.common import head_dim
+from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
@@ -26,8 +27,12 @@ from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source
 from edgedec.models._common import ConfigReader
+from edgedec.models.cohere import logit_scale
 from edgedec.models.granitemoe import multipliers
 from edgedec.spec import ModelSpec
+
+
+TURNED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,12 @@ class GgufCheckpoint(Checkpoint):
             raise type(error)(str(error).replace("config.json", str(self.folder), 1)) from None
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
-        granite = self.config["model_type"].startswith("granite")
-        found = named(spec, self.tensors, multipliers(ConfigReader(self.config)) if granite else {})
+        kind, times = self.config["model_type"], dict[str, float]()
+        if kind.startswith("granite"):
+            times = multipliers(ConfigReader(self.config))
+        if kind.startswith("cohere"):
+            times = {"final_norm": logit_scale(ConfigReader(self.config))}
+        found = named(spec, self.tensors, times, self.facts.architecture)
         self.check(found, spec, IGNORED)
         return found
 
@@ -131,10 +140,12 @@ def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:
     """The tensors with vectors as vectors and, where the architecture needs it, q and k in a checkpoint's order."""
     found = dict(facts.file.tensors)
     for name, tensor in found.items():
-        if name.endswith(FLAT):
+        if name.endswith(FLAT) and not (name.endswith("ssm_a") and tensor.shape[-1] > 1):  # Mamba-1's is a matrix
             found[name] = replace(tensor, shape=(prod(tensor.shape),))
         elif len(tensor.shape) > 1 and name.endswith((".bias", "norm.weight")):
             found[name] = replace(tensor, shape=tuple(n for n in tensor.shape if n != 1) or (1,))
+        elif name.endswith("ffn_gate_inp_shexp.weight"):
+            found[name] = replace(tensor, shape=(1, prod(tensor.shape)))
     return {name: _turned(facts, name, tensor) for name, tensor in found.items()}
 
 
@@ -142,9 +153,13 @@ def _turned(facts: GgufFacts, name: str, tensor: GgufTensor) -> GgufTensor:
     if facts.architecture not in PAIRED or not name.startswith("blk."):
         return tensor
     dim, what = head_dim(facts), name.split(".")[2] if name.count(".") > 1 else ""
+    if what in ("attn_q_norm", "attn_k_norm") and tensor.shape[0] == dim:
+        return tensor  # one for all heads, which Llama's kin have after another rope
     heads = facts.whole("attention.head_count", least=1)
     both = heads + facts.whole("attention.head_count_kv", heads)
-    rows = {"attn_q": tensor.shape[0], "attn_k": tensor.shape[0], "attn_qkv": both * dim}.get(what, 0)
+    rows = {"attn_qkv": both * dim, **dict.fromkeys(TURNED, tensor.shape[0])}.get(what, 0)
     if rows and (dim % 2 or rows % dim or rows > tensor.shape[0]):
         raise CheckpointError(f"{facts.file.path}: {name} has {tensor.shape[0]} rows, not whole heads of {dim}")
-    return replace(tensor, turned=rows, head_dim=dim)
+    # The converter orders whole heads; what it leaves as it is lies in pairs as far as it turns.
+    rotated = facts.whole("rope.dimension_count", dim, most=dim) if facts.architecture in UNORDERED else dim
+    return replace(tensor, turned=rows, head_dim=dim, rotated=rotated)
