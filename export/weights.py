@@ -26,8 +26,8 @@ Read = Callable[[int, int], NDArray[np.float32]]
 @dataclass(frozen=True)
 class Kept:
     """A weight that is quantized already. rows: data and scales of rows start..stop as `quantize` gives them, and their
-    zero points, or offsets as float16, [n, blocks], or None if there are none. parts: what it gives instead are parts of
-    scales (`Tensor.parts`)."""
+    zero points, or offsets as float16, [n, blocks], or None if there are none. parts: what it gives instead are parts
+    of scales (`Tensor.parts`)."""
 
     format: Format
     block: int

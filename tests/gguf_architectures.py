@@ -103,7 +103,9 @@ def _heads(c: Any) -> dict[str, Any]:
         kv = c.num_kv_heads if grouped else 1 if c.multi_query else n
     dim = getattr(c, "head_dim", None) or c.hidden_size // n
     sizes = (getattr(c, key, None) for key in ("n_inner", "ffn_hidden_size", "intermediate_size"))
-    inner = c.expansion_ratio * c.hidden_size if c.model_type == "mpt" else next((s for s in sizes if s), 4 * c.hidden_size)
+    inner = (
+        c.expansion_ratio * c.hidden_size if c.model_type == "mpt" else next((s for s in sizes if s), 4 * c.hidden_size)
+    )
     rope = getattr(c, "rope_parameters", None) or {}
     return {
         "attention.head_count": n,

@@ -148,12 +148,16 @@ def drawn_k_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
 
 # Where a block has its scales, and how much larger than the first its values are (root mean square).
 DRAWN: dict[str, tuple[list[int], float]] = {
-    "Q2_K": ([80, 82], 12.0), "Q3_K": ([108], 42.0), "Q6_K": ([208], 1370.0), "IQ4_NL": ([0], 70.0), "IQ4_XS": ([0], 1300.0)
-}  # fmt: skip
+    "Q2_K": ([80, 82], 12.0),
+    "Q3_K": ([108], 42.0),
+    "Q6_K": ([208], 1370.0),
+    "IQ4_NL": ([0], 70.0),
+    "IQ4_XS": ([0], 1300.0),
+}
 
 
 def drawn_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
-    """Random blocks of other types that the package gguf reads and does not write, their values about 1 / sqrt(width)."""
+    """Random blocks of types that the package gguf reads and does not write, their values about 1 / sqrt(width)."""
     rng, (places, size) = np.random.default_rng(seed), DRAWN[kind]
     per, bytes_of = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     blocks = rng.integers(0, 256, (np.prod(shape) // per, bytes_of), np.uint8)

@@ -11,7 +11,8 @@ int8 is a byte a code; int4 and nl4 two codes a byte, the first in the low nibbl
 * plane of one bit, a word for 32 codes: code 4 s + b in byte b at bit s
 
 32 codes of int2 and uint2 are two words of two bits; of int3 the same (their low bits), then one word of one bit
-(their high bit). Of int5 four words of four bits, then one word of one bit; of int6 the same four, then two of two bits.
+(their high bit). Of int5 four words of four bits, then one word of one bit; of int6 the same four, then two of two
+bits.
 
 int5, int6, nl4 and uint2 are those of GGUF files, whose integers are kept; no weights are rounded to them here.
 """

@@ -31,7 +31,6 @@ from edgedec.models.cohere import logit_scale
 from edgedec.models.granitemoe import multipliers
 from edgedec.spec import ModelSpec
 
-
 TURNED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
 
 
@@ -81,8 +80,8 @@ class GgufCheckpoint(Checkpoint):
         return values.most_common(1)[0][0] if values else None
 
     def kept(self, source: Source, fmt: WeightFormat, block: int, own: bool = False) -> Kept | None:
-        """Parts of other types than the kept ones are rounded. own: `fmt` was not asked for, so a matrix all of one type
-        may have that type's format."""
+        """Parts of other types than the kept ones are rounded. own: `fmt` was not asked for, so a matrix all of one
+        type may have that type's format."""
         plain = all(part.plain for part in source)
         if block != BLOCK or not plain or (fmt != "int4" and fmt != "int8"):
             return None

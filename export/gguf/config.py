@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from edgedec.errors import UnknownArchitecture
 from edgedec.export.gguf.common import Config, biased, common, expert_count, pattern, rows

@@ -173,15 +173,23 @@ def _mamba(f: GgufFacts) -> Config:
 
 
 def _mamba2(f: GgufFacts) -> Config:
-    found, inner, n = _state_spaces(f, "mamba2"), f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
+    found, inner, n = (
+        _state_spaces(f, "mamba2"),
+        f.whole("ssm.inner_size", least=1),
+        f.whole("ssm.time_step_rank", least=1),
+    )
     if inner % found["hidden_size"] or inner % n:
-        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {found['hidden_size']} channels and {n} heads")
+        raise f.fail(
+            f.name("ssm.inner_size"), f"{inner} is not whole times {found['hidden_size']} channels and {n} heads"
+        )
     sizes = {"num_heads": n, "head_dim": inner // n, "expand": inner // found["hidden_size"]}
     return found | sizes | {"n_groups": f.whole("ssm.group_count", least=1)}
 
 
 DENSE: dict[str, Callable[[GgufFacts], Config]] = {
-    "gemma": lambda f: common(f, "gemma") | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": biased(f, "attn_q")},
+    "gemma": lambda f: (
+        common(f, "gemma") | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": biased(f, "attn_q")}
+    ),
     "starcoder2": lambda f: common(f, "starcoder2", "norm_epsilon") | {"use_bias": biased(f, "attn_q")},
     "stablelm": _stablelm,
     "phi2": lambda f: _layered(f, "phi"),

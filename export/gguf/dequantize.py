@@ -95,7 +95,7 @@ def _planes(stored: Bytes, bits: int) -> Bytes:
 
 
 def in_parts(name: str, blocks: Bytes) -> tuple[Bytes, Bytes, Float]:
-    """Blocks of a type of `PARTED`: codes [n, 16, 16], parts of scales [n, 16], and the scales of all 256 values [n, 1],
+    """Blocks of a type of `PARTED`: codes [n, 16, 16], parts of scales [n, 16], and the scale of all 256 values [n, 1],
     of Q2_K with that of their offsets [n, 2]: what `Tensor.parts` stands for."""
     if name == "Q2_K":
         return _planes(blocks[:, 16:80], 2).reshape(-1, 16, 16), blocks[:, :16], _view(blocks, 80, 84, "<f2") * _SIGNS

@@ -137,7 +137,11 @@ def _norm(block: Block, tensor: str, own: frozenset[str], architecture: str, bes
     this one reads what it reads, and they may share a norm."""
     kind, bias = block.kind, tensor.endswith("_bias")
     if tensor.removesuffix("_bias") == "norm" and kind in FIRST_NORMS:
-        names = (*FIRST_NORMS[kind], *OWN_NORMS.get(architecture, {}).get(kind, ()), *(("attn_norm",) if beside else ()))
+        names = (
+            *FIRST_NORMS[kind],
+            *OWN_NORMS.get(architecture, {}).get(kind, ()),
+            *(("attn_norm",) if beside else ()),
+        )
         stem = next((name for name in names if f"{name}.weight" in own), names[0])
         if architecture == "olmo" and f"{stem}.weight" not in own:
             return (Part(WIDTHS[kind], ones=True, times=0.0 if bias else 1.0),)

@@ -59,8 +59,8 @@ KEPT: dict[str, tuple[Literal["int4", "int8"], ...]] = {
 }
 # Those with a least value, and the number in the middle of theirs.
 LEAST = {"Q4_1": 8, "Q4_K": 8, "Q5_1": 16, "Q5_K": 16}
-# The types whose integers and scales have a format of their own in bundles. Those in `PARTED` have scales in two levels,
-# which are kept as well; the scales of the others become one float16 for a block.
+# The types whose integers and scales have a format of their own in bundles. Those in `PARTED` have scales in two
+# levels, which are kept as well; the scales of the others become one float16 for a block.
 OWN: dict[str, Integers] = {
     "Q2_K": "uint2",
     "Q3_K": "int3",

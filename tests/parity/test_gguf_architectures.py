@@ -1,4 +1,4 @@
-"""Further architectures of GGUF files, each written by the rules of llama.cpp's converter, are what transformers made."""
+"""Further architectures of GGUF files, written by the rules of llama.cpp's converter, are what transformers made."""
 
 from __future__ import annotations
 
