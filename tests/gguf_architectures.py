@@ -48,7 +48,12 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "qwen2moe",
         zoo._causal("Qwen2Moe", **zoo.SHARED | zoo.EXPERTS, norm_topk_prob=False, decoder_sparse_step=1),
     ),
+    "lfm2_moe": ("lfm2moe", zoo._causal(
+        "Lfm2Moe", **zoo.EXPERTS, num_dense_layers=1, num_experts=5, moe_intermediate_size=16,
+        layer_types=["conv", "full_attention", "conv"],
+    )),
     "mamba": ("mamba", zoo._alone("Mamba", expand=2, time_step_rank=5)),
+    "falcon_mamba": ("mamba", zoo._alone("FalconMamba", expand=2, time_step_rank=5)),
     "mamba2": (
         "mamba2",
         zoo._alone("Mamba2", num_heads=6, head_dim=16, n_groups=2, expand=2, **UNBOUNDED),
@@ -56,7 +61,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
-RMS = ("mamba", "mamba2")
+RMS = ("mamba", "falcon_mamba", "mamba2")
 LESS_ONE = ("gemma", "nemotron")
 # llama.cpp's converter brings the halves of heads together in these.
 ORDERED = ("olmo", "arcee")
@@ -79,15 +84,15 @@ def facts(c: Any) -> dict[str, Any]:
     """The metadata that the converter writes of a config."""
     kind = c.model_type
     key = next(key for key in EPSILONS if getattr(c, key, None)) if kind != "olmo" else ""
-    rms = key == "rms_norm_eps" or kind in RMS
+    rms = key == "rms_norm_eps" or kind in (*RMS, "lfm2_moe")
     found: dict[str, Any] = {
         "block_count": c.num_hidden_layers,
-        "context_length": 96 if kind in ("bloom", "mamba", "mamba2") else _length(c),
+        "context_length": 96 if kind in ("bloom", *RMS) else _length(c),
         "embedding_length": c.hidden_size,
         f"attention.layer_norm_{'rms_' if rms else ''}epsilon": float(getattr(c, key, 1e-5)),
         "vocab_size": c.vocab_size,
     }
-    if kind in ("mamba", "mamba2"):
+    if kind in RMS:
         return found | _state_space(c)
     return found | _heads(c) | _own(c)
 
@@ -132,9 +137,14 @@ def _own(c: Any) -> dict[str, Any]:
         found["attention.sliding_window"] = c.sliding_window
     if c.model_type == "exaone4" and c.sliding_window:
         found["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in c.layer_types]
-    if c.model_type == "qwen2_moe":
+    if c.model_type in ("qwen2_moe", "lfm2_moe"):
         found |= {"expert_count": c.num_experts, "expert_used_count": c.num_experts_per_tok}
         found["expert_feed_forward_length"] = c.moe_intermediate_size
+    if c.model_type == "lfm2_moe":
+        found |= {"leading_dense_block_count": c.num_dense_layers, "shortconv.l_cache": c.conv_L_cache}
+        attends = [kind == "full_attention" for kind in c.layer_types]
+        found["attention.head_count_kv"] = [c.num_key_value_heads * on for on in attends]
+    if c.model_type == "qwen2_moe":
         found["expert_shared_feed_forward_length"] = c.shared_expert_intermediate_size
     return found
 
@@ -146,6 +156,7 @@ def _state_space(c: Any) -> dict[str, Any]:
         "ssm.state_size": c.state_size,
         "ssm.time_step_rank": c.num_heads if c.model_type == "mamba2" else c.time_step_rank,
         **({"ssm.group_count": c.n_groups} if c.model_type == "mamba2" else {}),
+        **({"ssm.dt_b_c_rms": True} if c.model_type == "falcon_mamba" else {}),
     }
 
 
@@ -176,6 +187,8 @@ def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Ar
         theirs = names.get_name(name)
         values = -np.exp(values) if suffix == "A_log" else values
         return [(theirs, values[:, None] if c.model_type == "mamba2" else values)]
+    if suffix == "expert_bias":
+        return [(f"{names.get_name(name)}.bias", values)]
     if suffix == "dt_bias":
         return [(f"{names.get_name(f'{stem}.dt_proj') or names.get_name(name)}.bias", values)]
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
@@ -191,7 +204,7 @@ def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Ar
         values = _unfused(values, c)
     if c.model_type in ORDERED and re.search(r"attn_[qk]$", theirs):
         values = _paired(values, getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads)
-    if stem.endswith("conv1d") and suffix == "weight":
+    if stem.endswith(("conv1d", "conv.conv")) and suffix == "weight":
         values = values[:, 0]
     if c.model_type == "mamba2" and stem.endswith("mixer.norm"):
         values = values.reshape(c.n_groups, -1)

@@ -56,8 +56,8 @@ class Tensor:
 
     parts (0: none): scales in two levels, of int3, int6 and uint2 in blocks of 16, as ggml's K types have them. parts
     are int8 [out, blocks], or interleaved [groups, blocks, 16]; scales float16 [out, width / 256], and that of a block
-    is the product of both. Of uint2 a part is two nibbles, the low one that of the scale, the high one that of an offset;
-    scales are float16 [out, width / 256, 2], a scale and an offset, and its values q * scale + offset.
+    is the product of both. Of uint2 a part is two nibbles, the low one that of the scale, the high one that of an
+    offset; scales are float16 [out, width / 256, 2], a scale and an offset, and its values q * scale + offset.
     int6: uint8 [out, blocks, 12], (q - 32) * scale; uint2: [out, blocks, 4].
     """
 

@@ -187,6 +187,20 @@ def _mamba(f: GgufFacts) -> Config:
     }
 
 
+def _lfm2_moe(f: GgufFacts) -> Config:
+    found = {key: value for key, value in _lfm2(f).items() if key != "block_auto_adjust_ff_dim"}
+    return found | {
+        "model_type": "lfm2_moe",
+        "num_dense_layers": f.whole("leading_dense_block_count", 0),
+        "num_experts": expert_count(f),
+        "num_experts_per_tok": f.whole("expert_used_count", least=1),
+        "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
+        "routed_scaling_factor": f.number("expert_weights_scale", 0.0) or 1.0,
+        "norm_topk_prob": f.flag("expert_weights_norm", True),
+        "use_expert_bias": any(name.endswith(".exp_probs_b.bias") for name in f.file.tensors),
+    }
+
+
 def _lfm2(f: GgufFacts) -> Config:
     """Layers without keys and values convolve. The width of the MLP in the file is the final one."""
     found = common(f, "lfm2")
@@ -216,6 +230,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "granitemoe": _granite,
     "granitehybrid": _granite_hybrid,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2_moe,
     "dream": lambda f: common(f, "Dream"),
     "llada": lambda f: llada(f, common(f, "llada"), biased(f, "attn_q")),
     "llada-moe": lambda f: llada_moe(f, common(f, "llada_moe"), expert_count(f), biased(f, "attn_q")),

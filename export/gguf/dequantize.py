@@ -128,7 +128,8 @@ def _q3_k(blocks: Bytes) -> Float:
 def _q3_codes(blocks: Bytes) -> Bytes:
     """The values plus 4: [n, 16, 16]."""
     high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
-    return (_planes(blocks[:, 32:96], 2).reshape(-1, 8, 32) | high << 2).reshape(-1, 16, 16)
+    found: Bytes = _planes(blocks[:, 32:96], 2).reshape(-1, 8, 32) | high << np.uint8(2)
+    return found.reshape(-1, 16, 16)
 
 
 def _q3_scales(stored: Bytes) -> Bytes:
@@ -181,7 +182,8 @@ def _q6_k(blocks: Bytes) -> Float:
 def _q6_codes(blocks: Bytes) -> Bytes:
     """The values plus 32: [n, 16, 16]."""
     low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & np.uint8(15)
-    return (low.reshape(-1, 2, 4, 32) | _planes(blocks[:, 128:192], 2) << 4).reshape(-1, 16, 16)
+    found: Bytes = low.reshape(-1, 2, 4, 32) | _planes(blocks[:, 128:192], 2) << np.uint8(4)
+    return found.reshape(-1, 16, 16)
 
 
 def _iq4_nl(blocks: Bytes) -> Float:

@@ -42,6 +42,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "moe": {
         "norm": ("ffn_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
+        "router_bias": ("exp_probs_b.bias",),
         "gate_up": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
         "down": ("ffn_down_exps.weight",),
         "shared_gate_up": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),

@@ -42,8 +42,8 @@ class GgufTensor(Stored):
         return self._ordered(first, shape[0], None, name).reshape(shape)
 
     def stored(self, name: str, first: int, n: int, fmt: Integers) -> tuple[Bytes, Float, Float]:
-        """Rows of a type of `KEPT`, or of `OWN` without parts, as a bundle stores them in `fmt`: bytes [n, blocks, bytes
-        of a block], scales and offsets [n, blocks], these 0 of a type without a least value."""
+        """Rows of a type of `KEPT`, or of `OWN` without parts, as a bundle stores them in `fmt`: bytes [n, blocks,
+        bytes of a block], scales and offsets [n, blocks], these 0 of a type without a least value."""
         blocks = self._rows(name, first, n).reshape(n, -1, self.kind.size)
         if fmt == OWN.get(self.dtype) and self.dtype not in LEAST:
             codes, steps = coded(self.dtype, blocks.reshape(-1, self.kind.size))
