@@ -37,7 +37,9 @@ def with_offsets(g: Graph, rows: str, ids: str, name: str) -> str:
 
 def whole_scales(g: Graph, name: str, what: str) -> str:
     """The scales or the offsets of blocks [out, blocks] whose scales have parts."""
-    tensor, parts, scales = g.tensors[name], g.parts(name), g.super_scales(name)
+    tensor = g.tensors[name]
+    parts, halves = g.by_row(name, "parts", tensor.blocks), g.by_row(name, "scales", tensor.scale_count)
+    scales = g.node("Cast", [halves], to=TensorProto.FLOAT)
     n, out = tensor.shape[0], f"{name}.{what}_f32"
     if tensor.low_offsets:
         scales, offsets = g.split(g.reshaped(scales, [n, -1, 2]), [1, 1])

@@ -245,22 +245,14 @@ class Graph:
         offset = tensor.scales if what == "scales" else tensor.offsets
         return self.external(f"{name}.{what}", FLOAT16, (tensor.groups, tensor.blocks, LANES), offset)
 
-    def parts(self, name: str) -> str:
-        """The parts of scales uint8 [out, blocks]."""
-        tensor = self.tensors[name]
+    def by_row(self, name: str, what: Literal["scales", "parts"], width: int) -> str:
+        """The super-scales or the parts of scales of a matrix as stored, [out, width], whichever its layout."""
+        tensor, dtype = self.tensors[name], FLOAT16 if what == "scales" else UINT8
+        offset = tensor.scales if what == "scales" else tensor.parts
         if tensor.layout == "rows":
-            return self.external(f"{name}.parts", UINT8, (tensor.shape[0], tensor.blocks), tensor.parts)
-        packed = self.external(f"{name}.parts", UINT8, (tensor.groups, tensor.blocks, LANES), tensor.parts)
-        return self._unpacked(packed, (0, 2, 1), name, [tensor.blocks])
-
-    def super_scales(self, name: str) -> str:
-        """The scales of 256 weights, of which blocks have parts, [out, of a row] as f32."""
-        tensor = self.tensors[name]
-        if tensor.layout == "rows":
-            shape = (tensor.shape[0], tensor.scale_count)
-            return self._once(self.external(f"{name}.scales", FLOAT16, shape, tensor.scales), f"{name}.super_f32")
-        packed = self.external(f"{name}.scales", FLOAT16, (tensor.groups, tensor.scale_count, LANES), tensor.scales)
-        return self._once(self._unpacked(packed, (0, 2, 1), name, [tensor.scale_count]), f"{name}.super_f32")
+            return self.external(f"{name}.{what}", dtype, (tensor.shape[0], width), offset)
+        packed = self.external(f"{name}.{what}", dtype, (tensor.groups, width, LANES), offset)
+        return self._unpacked(packed, (0, 2, 1), name, [width])
 
     def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
         """packed [groups, ...] -> [out, *row]. The operands are constants, so ONNX Runtime does this once, at load."""
