@@ -215,7 +215,6 @@ def _lfm2(f: GgufFacts) -> Config:
 
 
 ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
-    **DENSE,
     "llama": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
@@ -234,6 +233,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "dream": lambda f: common(f, "Dream"),
     "llada": lambda f: llada(f, common(f, "llada"), biased(f, "attn_q")),
     "llada-moe": lambda f: llada_moe(f, common(f, "llada_moe"), expert_count(f), biased(f, "attn_q")),
+    **DENSE,
 }
 # llama.cpp turns neighbouring channels together in these, so their q and k are stored in its order.
 UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5")  # as the checkpoint's own code does

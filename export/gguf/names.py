@@ -109,7 +109,9 @@ def named(
     """
     there = frozenset(tensors)
     outer = OUTER | {name: path for name, path in OTHER_OUTER.items() if OUTER[name] not in there and path in there}
-    found: dict[str, Source] = {name: _outer(spec, name, outer, there) for name in spec.tensors() if name in outer}
+    found: dict[str, Source] = {
+        name: _outer(spec, name, outer, there, architecture) for name in spec.tensors() if name in outer
+    }
     for b, block in enumerate(spec.blocks):
         layer = spec.layer_of(b)
         own = frozenset(name.removeprefix(f"blk.{layer}.") for name in there if name.startswith(f"blk.{layer}."))
@@ -121,12 +123,12 @@ def named(
     return {name: _scaled(source, times.get(name.rpartition(".")[2], 1.0)) for name, source in found.items()}
 
 
-def _outer(spec: ModelSpec, name: str, outer: Mapping[str, str], there: frozenset[str]) -> Source:
-    """A tensor outside the layers. A norm's bias that a file lacks is zero; a norm that it lacks is of ones (OLMo)."""
+def _outer(spec: ModelSpec, name: str, outer: Mapping[str, str], there: frozenset[str], architecture: str) -> Source:
+    """A tensor outside the layers. A norm's bias that a file lacks is zero; OLMo has norms of ones."""
     weight = outer[name.removesuffix("_bias")] if name.endswith("norm_bias") else outer[name]
     if name == "positions":
         return (Part(weight, (0, spec.context_length)),)
-    if name.startswith("final_norm") and weight not in there:
+    if architecture == "olmo" and name.startswith("final_norm") and weight not in there:
         return (Part(outer["embed"], ones=True, times=0.0 if name.endswith("bias") else 1.0),)
     if name.endswith("norm_bias") and outer[name] not in there:
         return (Part(weight, times=0.0),)

@@ -22,7 +22,7 @@ from edgedec.export.safetensors import Stored
 
 @dataclass(frozen=True)
 class GgufTensor(Stored):
-    """turned: so many of its first rows are heads of `head_dim` whose first `rotated` channels lie in pairs."""
+    """turned: so many of its first rows are heads of `head_dim` whose first `rotated` channels lie in pairs; 0: all."""
 
     turned: int = 0
     head_dim: int = 0
@@ -91,10 +91,11 @@ class GgufTensor(Stored):
         """Where rows are in the file: after row `start`, at [n]. A head's rows stay within the head."""
         rows = np.arange(first, first + n)
         if self.turned:
-            half = max(1, self.rotated // 2)
+            rotated = self.rotated or self.head_dim
+            half = max(1, rotated // 2)
             head, channel = np.divmod(rows, self.head_dim)
             pairs = head * self.head_dim + channel % half * 2 + channel // half
-            rows = np.where((rows < self.turned) & (channel < self.rotated), pairs, rows)
+            rows = np.where((rows < self.turned) & (channel < rotated), pairs, rows)
         start = int(rows.min(initial=first))
         return start, rows - start
 
