@@ -61,7 +61,7 @@ class BundleSource(Checkpoint):
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
         return None
 
-    def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
+    def kept(self, source: Source, fmt: WeightFormat, block: int, own: bool = False) -> Kept | None:
         return None
 
     def said(self, parts: Mapping[str, Source], kept: Mapping[str, Kept]) -> dict[str, Any]:

@@ -108,8 +108,9 @@ class Checkpoint:
         # Matrices that the checkpoint left in floats are sensitive: they get int8.
         return stored.most_common(1)[0][0] if stored else "int8"
 
-    def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
-        """How to read rows in `fmt` as stored, without rounding; None if they are stored in another format."""
+    def kept(self, source: Source, fmt: WeightFormat, block: int, own: bool = False) -> Kept | None:
+        """How to read rows in `fmt` as stored, without rounding; None if they are stored in another format. own: nobody
+        asked for `fmt`, and a format that only stored weights have may stand for it."""
         if self.quantization is None or (fmt != "int4" and fmt != "int8"):
             return None
         parts = [self._stacked(part) for part in source]

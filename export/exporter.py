@@ -198,7 +198,10 @@ class _Export:
         fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
         if self.options.weights is None and name not in ("embed", "head"):
             fmt = self.source.suggested([self.parts[name]]) or fmt
-        return self.source.kept(self.parts[name], fmt, self.options.block)
+        o = self.options
+        ends = {"embed": o.embed or (o.head if self.spec.tied else None), "head": o.head}
+        own = o.weights is None and ends.get(name) is None
+        return self.source.kept(self.parts[name], fmt, o.block, own)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         return (self._read_whole if self.heads is None else self.heads.read)(name, start, stop)

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.bundle.integers import is_integer, low_bits
 from edgedec.bundle.manifest import LANES, Tensor
-from edgedec.export.block_offsets import of_product, with_offsets
-from edgedec.export.low_bits import codes_of, nibbles_of
+from edgedec.export.block_offsets import of_product, whole_scales, with_offsets
+from edgedec.export.low_bits import bits_for, codes_of, stored_codes
 
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
@@ -110,7 +110,7 @@ class Graph:
             inputs = [x, self._stored(name), self.halves(name, "scales"), zeros, "", (bias and self.vector(bias)) or ""]
             while not inputs[-1]:
                 inputs.pop()
-            bits = 8 if tensor.format == "int8" else 4
+            bits = bits_for(tensor.format)
             y = self.node(
                 "MatMulNBits",
                 inputs,
@@ -121,7 +121,7 @@ class Graph:
                 block_size=tensor.block,
                 accuracy_level=4,
             )
-            return self.node("Add", [y, of_product(self, x, name)]) if tensor.offsets else y
+            return self.node("Add", [y, of_product(self, x, name)]) if tensor.offsets or tensor.low_offsets else y
         y = self.node("FusedMatMul", [x, self._plain(name)], domain=MICROSOFT, transB=1)
         return self.node("Add", [y, self.vector(bias)]) if bias else y
 
@@ -133,10 +133,10 @@ class Graph:
             return rows if tensor.format == "f32" else self.node("Cast", [rows], to=FLOAT)
         if tensor.layout == "interleave16":
             return self._picked(ids, name)
-        bits = 8 if tensor.format == "int8" else 4
+        bits = bits_for(tensor.format)
         data = self.external(f"{name}.rows", UINT8, (tensor.shape[0], tensor.blocks * tensor.block_bytes), tensor.data)
         if low_bits([tensor.format]):
-            data = self.reshaped(nibbles_of(self, data, tensor), [tensor.shape[0], -1])
+            data = self.reshaped(stored_codes(self, data, tensor), [tensor.shape[0], -1])
         rows = self.node(
             "GatherBlockQuantized",
             [data, ids, self.halves(name, "scales")],
@@ -159,12 +159,15 @@ class Graph:
             data = codes_of(self, self.reshaped(data, [0, 0, -1]), tensor)
         elif tensor.format == "int4":
             data = self._nibbles(data)
-        zero = self.constant(np.array(128 if tensor.format == "int8" else 8, np.float32))
+        zero = self.constant(np.array(128 if bits_for(tensor.format) == 8 else 8, np.float32))
         q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
-        packed = self._packed_halves(name, "scales")
-        if self.no_halves:
-            packed = self._once(packed, f"{name}.packed_f32")
-        scales = self.node("Cast", [self._lane(packed, group, lane, (0, 1, 3, 2))], to=FLOAT)
+        if tensor.parts:
+            scales = self.node("Gather", [self.halves(name, "scales"), ids])
+        else:
+            packed = self._packed_halves(name, "scales")
+            if self.no_halves:
+                packed = self._once(packed, f"{name}.packed_f32")
+            scales = self.node("Cast", [self._lane(packed, group, lane, (0, 1, 3, 2))], to=FLOAT)
         q, scales = (self.reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
         rows = self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1])
         return self._narrowed(with_offsets(self, rows, ids, name), name)
@@ -198,13 +201,15 @@ class Graph:
             data = self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
         else:
             data = self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
-        return nibbles_of(self, data, tensor) if low_bits([tensor.format]) else data
+        return stored_codes(self, data, tensor) if low_bits([tensor.format]) else data
 
     def halves(self, name: str, what: Literal["scales", "offsets"]) -> str:
         """The block scales or offsets [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
         tensor, wide = self.tensors[name], f"{name}.{what}_f32"
         if any(wide in node.output for node in self._nodes):
             return wide
+        if tensor.parts:
+            return whole_scales(self, name, what)
         if tensor.layout == "interleave16":
             half = self._unpacked(self._packed_halves(name, what), (0, 2, 1), name, [tensor.blocks])
         else:
@@ -239,6 +244,15 @@ class Graph:
         tensor = self.tensors[name]
         offset = tensor.scales if what == "scales" else tensor.offsets
         return self.external(f"{name}.{what}", FLOAT16, (tensor.groups, tensor.blocks, LANES), offset)
+
+    def by_row(self, name: str, what: Literal["scales", "parts"], width: int) -> str:
+        """The super-scales or the parts of scales of a matrix as stored, [out, width], whichever its layout."""
+        tensor, dtype = self.tensors[name], FLOAT16 if what == "scales" else UINT8
+        offset = tensor.scales if what == "scales" else tensor.parts
+        if tensor.layout == "rows":
+            return self.external(f"{name}.{what}", dtype, (tensor.shape[0], width), offset)
+        packed = self.external(f"{name}.{what}", dtype, (tensor.groups, width, LANES), offset)
+        return self._unpacked(packed, (0, 2, 1), name, [width])
 
     def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
         """packed [groups, ...] -> [out, *row]. The operands are constants, so ONNX Runtime does this once, at load."""

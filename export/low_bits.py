@@ -1,4 +1,5 @@
-"""Weights of int3 and int2 as ONNX nodes: their bit planes become the codes of int4 with the same values.
+"""Weights of other formats than int4 and int8 as ONNX nodes: their codes become those of int4 or int8 with the same
+values.
 
 ONNX Runtime multiplies by 4 bits what is stored in fewer. The operands are constants, so it makes them once, when it
 loads a graph: a bundle of int2 is small on the disk and takes the memory of int4. How the planes lie in bytes is
@@ -7,7 +8,14 @@ written in `bundle/integers.py`; the codes c of int4 stand for (c - 8) * scale, 
     int3  (q - 4) * scale    c = q + 4    its low two bits, then 8 if the high bit is set, else 4
     int2  (2 q - 3) * scale  c = 2 q + 5  its low bit times 2, plus 8 if the high bit is set, else 4, plus 1
 
-and both take nothing but operations on bits, which every engine has for bytes.
+and the codes c of int8 for (c - 128) * scale:
+
+    int5   (q - 16) * scale  c = q + 112  its low bits, then 128 if the high bit is set, else 64 + 32 + 16
+    int6   (q - 32) * scale  c = q + 96   its low bits, then 128 if the high bit is set, else 64 + 32
+    uint2  q * scale         c = q + 128
+    nl4    table[q] * scale  c = table[q] + 128
+
+All take nothing but operations on bits, which every engine has for bytes, and a table.
 """
 
 from __future__ import annotations
@@ -18,9 +26,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.integers import NL4_VALUES
 from edgedec.bundle.manifest import Tensor
 
 _TOGETHER = 32
+_INT32 = 6  # of ONNX
 
 
 class Nodes(Protocol):
@@ -32,27 +42,62 @@ class Nodes(Protocol):
     def split(self, x: str, sizes: Sequence[int]) -> list[str]: ...
 
 
-def nibbles_of(g: Nodes, data: str, tensor: Tensor) -> str:
-    """data uint8 [out, ...] of all rows as stored -> [out, blocks, block / 2], two codes of int4 in a byte, the first
-    in its low nibble."""
-    pairs = g.reshaped(codes_of(g, data, tensor), [tensor.shape[0], tensor.blocks, -1, 2])
-    low, high = g.split(pairs, [1, 1])
+def bits_for(fmt: str) -> int:
+    """Bits of the codes that ONNX Runtime multiplies by."""
+    return 4 if fmt in ("int4", "int3", "int2") else 8
+
+
+def stored_codes(g: Nodes, data: str, tensor: Tensor) -> str:
+    """data uint8 [out, ...] of all rows as stored -> [out, blocks, bytes of a block]: two codes of int4 in a byte, the
+    first in its low nibble, or a code of int8."""
+    n = tensor.shape[0]
+    codes = codes_of(g, g.reshaped(data, [n, 1, -1]), tensor)
+    if bits_for(tensor.format) == 8:
+        return g.reshaped(codes, [n, tensor.blocks, tensor.block])
+    low, high = g.split(g.reshaped(codes, [n, tensor.blocks, -1, 2]), [1, 1])
     both = g.node("BitwiseOr", [low, _shifted(g, high, 4, "LEFT")])
-    return g.reshaped(both, [tensor.shape[0], tensor.blocks, -1])
+    return g.reshaped(both, [n, tensor.blocks, -1])
 
 
 def codes_of(g: Nodes, data: str, tensor: Tensor) -> str:
-    """data uint8 [a, b, ...] as stored -> codes of int4 [a, b, codes], one a byte. What comes after a and b is the
-    bytes of whole groups of 32 codes."""
+    """data uint8 [a, b, ...] as stored -> codes of int4 or int8 [a, b, codes], one a byte. What comes after a and b is
+    the bytes of whole groups of 32 codes."""
     groups = g.reshaped(data, [0, 0, -1, tensor.block_bytes * _TOGETHER // tensor.block])
     if tensor.format == "int2":
         q = _plane(g, groups, 2)
         low, high = _masked(g, q, 1), _masked(g, q, 2)
         ends = g.node("BitwiseOr", [_shifted(g, low, 1, "LEFT"), g.constant(np.array(1, np.uint8))])
         return g.reshaped(g.node("BitwiseOr", [ends, _sign(g, high, 2)]), [0, 0, -1])
+    if tensor.format != "int3":
+        return g.reshaped(_bytes(g, groups, tensor.format), [0, 0, -1])
     twos, ones = g.split(groups, [8, 4])
     low, high = _plane(g, twos, 2), _plane(g, ones, 1)
     return g.reshaped(g.node("BitwiseOr", [low, _sign(g, high, 1)]), [0, 0, -1])
+
+
+def _bytes(g: Nodes, groups: str, fmt: str) -> str:
+    """Groups of 32 codes as stored -> codes of int8."""
+    if fmt == "uint2":
+        return g.node("BitwiseOr", [_plane(g, groups, 2), g.constant(np.array(128, np.uint8))])
+    if fmt == "nl4":
+        both = g.reshaped(groups, [0, 0, -1, 1])
+        nibbles = g.node("Concat", [_masked(g, both, 15), _shifted(g, both, 4, "RIGHT")], axis=-1)
+        table = g.constant((NL4_VALUES.astype(np.int16) + 128).astype(np.uint8))
+        return g.node("Gather", [table, g.node("Cast", [nibbles], to=_INT32)])
+    fours, rest = g.split(groups, [16, 4 if fmt == "int5" else 8])
+    low, high = _plane(g, fours, 4), _plane(g, rest, 1 if fmt == "int5" else 2)
+    # The high bit is that of 16 or 32: where it is set 128, else all bits from it to 64.
+    top, by = _masked(g, high, 1 if fmt == "int5" else 2), 4
+    bit = _shifted(g, top, by, "LEFT")
+    value = 16 if fmt == "int5" else 32
+    inverse = g.node("BitwiseXor", [bit, g.constant(np.array(value, np.uint8))])
+    filled = [_shifted(g, inverse, i, "LEFT") for i in range(3 if fmt == "int5" else 2)]
+    pieces = [low, *filled, _shifted(g, bit, 3 if fmt == "int5" else 2, "LEFT")]
+    pieces += [] if fmt == "int5" else [_shifted(g, _masked(g, high, 1), 4, "LEFT")]
+    found = pieces[0]
+    for piece in pieces[1:]:
+        found = g.node("BitwiseOr", [found, piece])
+    return found
 
 
 def _sign(g: Nodes, bit: str, value: int) -> str:

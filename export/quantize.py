@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.bundle.integers import (
-    BITS,
     Integers,
     code_bytes,
     packed,
@@ -60,8 +59,8 @@ def quantize(rows: Float, fmt: Format, block: int) -> tuple[Bytes, Half]:
 
 
 def _require(fmt: str, block: int) -> None:
-    if fmt not in BITS:
-        raise UsageError(f"weight format {fmt!r} is not one of {', '.join(BITS)}")
+    if fmt not in GRIDS:
+        raise UsageError(f"weight format {fmt!r} is not one of {', '.join(GRIDS)}")
     whole = max(together(fmt), 2)
     if block < whole or block % whole:
         raise UsageError(f"quantization block {block}: {fmt} needs a multiple of {whole} weights")

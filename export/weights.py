@@ -26,11 +26,13 @@ Read = Callable[[int, int], NDArray[np.float32]]
 @dataclass(frozen=True)
 class Kept:
     """A weight that is quantized already. rows: data and scales of rows start..stop as `quantize` gives them, and their
-    zero points, or offsets as float16, [n, blocks], or None if there are none."""
+    zero points, or offsets as float16, [n, blocks], or None if there are none. parts: what it gives instead are parts
+    of scales (`Tensor.parts`)."""
 
     format: Format
     block: int
     rows: Callable[[int, int], tuple[Bytes, Half, Bytes | Half | None]]
+    parts: bool = False
 
 
 _CHUNK = 4 << 20
@@ -78,6 +80,9 @@ class WeightsFile:
                 self._write(data)
             scales.append(chunk_scales)
         tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, self._layout)
+        if kept.parts:
+            parts = np.concatenate(zeros)
+            return replace(tensor, parts=self.array(parts if self._layout == "rows" else pack(parts, 0)))
         if zeros and zeros[0].dtype == np.float16:
             offsets = np.concatenate(zeros)
             return replace(tensor, offsets=self.array(offsets if self._layout == "rows" else pack(offsets, 0)))

@@ -169,12 +169,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
-    if is_newer(layout.spec) or any(t.offsets for t in layout.tensors.values()):
+    tensors = layout.tensors.values()
+    if is_newer(layout.spec) or any(t.offsets or t.parts or t.format in ("int5", "nl4") for t in tensors):
         return VERSION
-    if contents.encoder is not None or any(t.format in ("int3", "int2") for t in layout.tensors.values()):
+    if contents.encoder is not None or any(t.format in ("int3", "int2") for t in tensors):
         return WITH_ENCODERS
     if contents.diffusion is not None:
         return WITH_DIFFUSION
     if layout.spec.original_length:
         return WITH_ROPES
-    return WITH_ZEROS if any(tensor.zeros for tensor in layout.tensors.values()) else OLDEST
+    return WITH_ZEROS if any(tensor.zeros for tensor in tensors) else OLDEST

@@ -265,8 +265,9 @@ class NativeModel:
             return structs.TensorStruct()
         t = self._tensors[name]
         scales = self._base + t.scales if t.block else 0
-        zeros = self._base + (t.zeros or t.offsets) if t.zeros or t.offsets else 0
-        (n, k), offsets = t.shape, int(t.offsets > 0)
+        beside = t.zeros or t.offsets or t.parts
+        zeros = self._base + beside if beside else 0
+        (n, k), offsets = t.shape, 2 if t.parts else int(t.offsets > 0)
         return structs.TensorStruct(
             cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
         )

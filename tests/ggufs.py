@@ -130,6 +130,8 @@ def add_tensor(writer: Any, name: str, values: Array, kind: str) -> None:
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
     elif kind in ("Q4_K", "Q5_K"):  # which the package gguf reads and does not write
         writer.add_tensor(name, drawn_k_blocks(kind, values.shape, crc32(name.encode())), raw_dtype=number)
+    elif kind in DRAWN:
+        writer.add_tensor(name, drawn_blocks(kind, values.shape, crc32(name.encode())), raw_dtype=number)
     else:
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), number), raw_dtype=number)
 
@@ -141,6 +143,27 @@ def drawn_k_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
     step = rng.uniform(0.5, 1.0, (len(blocks), 1)) / (40 * (16 if kind == "Q4_K" else 32) * shape[-1] ** 0.5)
     halves = np.concatenate([step, step * (6 if kind == "Q4_K" else 12)], axis=1).astype(np.float16)
     blocks[:, :4] = halves.view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+# Where a block has its scales, and how much larger than the first its values are (root mean square).
+DRAWN: dict[str, tuple[list[int], float]] = {
+    "Q2_K": ([80, 82], 12.0),
+    "Q3_K": ([108], 42.0),
+    "Q6_K": ([208], 1370.0),
+    "IQ4_NL": ([0], 70.0),
+    "IQ4_XS": ([0], 1300.0),
+}
+
+
+def drawn_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Random blocks of types that the package gguf reads and does not write, their values about 1 / sqrt(width)."""
+    rng, (places, size) = np.random.default_rng(seed), DRAWN[kind]
+    per, bytes_of = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (np.prod(shape) // per, bytes_of), np.uint8)
+    step = rng.uniform(0.5, 1.0, (len(blocks), 1)) / (size * shape[-1] ** 0.5)
+    for at, times in zip(places, (1.0, 1.5), strict=False):
+        blocks[:, at : at + 2] = (step * times).astype(np.float16).view(np.uint8)
     return blocks.reshape(*shape[:-1], -1)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgedec.bundle.integers import is_integer, low_bits, together
-from edgedec.bundle.manifest import Manifest
+from edgedec.bundle.manifest import SUPER, Manifest, Tensor
 from edgedec.errors import BundleCorrupt
+
+_WITH_OFFSETS, _WITH_PARTS, _OF_32 = ("int8", "int4", "int5"), ("int3", "int6", "uint2"), ("int5", "nl4")
 
 
 def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
@@ -14,20 +16,21 @@ def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
     spec = manifest.spec
     for name, tensor in manifest.tensors.items():
         if is_integer(tensor.format):
-            whole = tensor.block in (16, 32, 64, 128, 256) and tensor.block % together(tensor.format) == 0
-            if not whole or name not in spec.matrices:
+            if not _has_blocks(tensor) or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
             if tensor.zeros and (low_bits([tensor.format]) or tensor.block < 32 or name == "embed"):
                 raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points in blocks of {tensor.block}")
             if tensor.zeros:
                 yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
-            if tensor.offsets and (tensor.zeros or tensor.block != 32 or low_bits([tensor.format])):
+            if tensor.offsets and (tensor.zeros or tensor.block != 32 or tensor.format not in _WITH_OFFSETS):
                 raise BundleCorrupt(f"tensor {name}: {tensor.format} with offsets in blocks of {tensor.block}")
             if tensor.offsets:
                 yield f"{name} (offsets)", tensor.offsets, tensor.offset_bytes
-        elif tensor.zeros or tensor.offsets:
-            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points or offsets")
+            if tensor.parts:
+                yield f"{name} (parts)", tensor.parts, tensor.part_bytes
+        elif tensor.zeros or tensor.offsets or tensor.parts:
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points, offsets or parts")
         elif tensor.layout != "rows":
             raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
         yield name, tensor.data, tensor.data_bytes
@@ -44,3 +47,14 @@ def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if offset is None:
                 raise BundleCorrupt(f"kv_scales.{kv}: missing")
             yield f"kv_scales.{kv}", offset, sum(4 * block.kv_parts * block.kv_dim for block in spec.attention.values())
+
+
+def _has_blocks(tensor: Tensor) -> bool:
+    """Whether the format has blocks of this size, with parts of scales or without."""
+    if tensor.parts:
+        whole = tensor.block == 16 and tensor.shape[-1] % SUPER == 0
+        return whole and tensor.format in _WITH_PARTS and not tensor.zeros and not tensor.offsets
+    if tensor.format in _OF_32:
+        return tensor.block == 32
+    known = tensor.block in (16, 32, 64, 128, 256) and tensor.format not in ("int6", "uint2")
+    return known and tensor.block % together(tensor.format) == 0

@@ -125,9 +125,11 @@ class Bundle:
             dtype = np.float32 if t.format == "f32" else np.float16
             return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
         stored = self._rows_of(t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4)
-        scales = self._rows_of(t, rows, t.scales, np.float16, t.blocks)
-        data, zeros = stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), self._zeros_of(t, rows)
+        scales = self._rows_of(t, rows, t.scales, np.float16, t.scale_count)
+        data, zeros = stored.view(np.uint8), self._zeros_of(t, rows)
         offsets = self._rows_of(t, rows, t.offsets, np.float16, t.blocks) if t.offsets else None
+        if t.parts:
+            scales, offsets = whole_scales(t.format, self._rows_of(t, rows, t.parts, np.uint8, t.blocks), scales)
         return dequantize(data, scales, t.format, t.shape[-1], zeros, offsets)
 
     def _zeros_of(self, t: Tensor, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8] | None:
@@ -150,6 +152,19 @@ class Bundle:
         return pick(packed, rows)
 
 
+def whole_scales(
+    fmt: str, parts: NDArray[np.uint8], scales: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Parts [n, blocks] and the scales of 256 weights [n, ...] -> the scales of blocks [n, blocks], and of uint2 their
+    offsets."""
+    n, wide = len(parts), scales.astype(np.float32)
+    if fmt != "uint2":
+        return (parts.view(np.int8).reshape(n, -1, 16) * wide[:, :, None]).reshape(n, -1), None
+    both, halves = np.stack([parts & 15, parts >> 4]).reshape(2, n, -1, 16), wide.reshape(n, -1, 2)
+    found = (both * halves.transpose(2, 0, 1)[..., None]).reshape(2, n, -1)
+    return found[0], found[1]
+
+
 def dequantize(
     data: NDArray[np.uint8],
     scales: NDArray[Any],
@@ -158,8 +173,10 @@ def dequantize(
     zeros: NDArray[np.uint8] | None = None,
     offsets: NDArray[Any] | None = None,
 ) -> NDArray[np.float32]:
-    """data uint8 [n, blocks, bytes of a block], scales, zero points and offsets [n, blocks] -> float32 [n, width]."""
-    found = values(unpacked(data, fmt), fmt, zeros) * scales.astype(np.float32)[..., None]
+    """data uint8 [n, ...] of the blocks, scales, zero points and offsets [n, blocks] -> float32 [n, width]."""
+    n, blocks = scales.shape
+    codes = unpacked(data.reshape(n, -1), fmt).reshape(n, blocks, -1)
+    found = values(codes, fmt, zeros) * scales.astype(np.float32)[..., None]
     if offsets is not None:
         found += offsets.astype(np.float32)[..., None]
     return np.ascontiguousarray(found.reshape(len(scales), -1)[:, :width])

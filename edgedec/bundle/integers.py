@@ -1,16 +1,20 @@
 """The integer formats of weights: bits, what stands for zero, and how the codes of a row lie in bytes.
 
 A weight is (code * step - zero) * scale. The step is 1 but for int2, whose four values are -3, -1, 1 and 3 times the
-scale: none is spent on zero, and both signs have as many.
+scale: none is spent on zero, and both signs have as many. nl4 has a table of what its codes stand for.
 
-int8 is a byte a code; int4 two codes a byte, the first in the low nibble. int2 and int3 are bit planes, words of 32
-bits that a kernel shifts and masks to get the bytes of four inputs in a row:
+int8 is a byte a code; int4 and nl4 two codes a byte, the first in the low nibble. The others are bit planes, words of
+32 bits that a kernel shifts and masks to get the bytes of four inputs in a row:
 
+* plane of four bits, a word for 8 codes: code 4 s + b in byte b at bits 4 s to 4 s + 3
 * plane of two bits, a word for 16 codes: code 4 s + b in byte b at bits 2 s and 2 s + 1
 * plane of one bit, a word for 32 codes: code 4 s + b in byte b at bit s
 
-32 codes of int2 are two words of two bits; of int3 the same (their low bits), then one word of one bit (their high
-bit).
+32 codes of int2 and uint2 are two words of two bits; of int3 the same (their low bits), then one word of one bit
+(their high bit). Of int5 four words of four bits, then one word of one bit; of int6 the same four, then two of two
+bits.
+
+int5, int6, nl4 and uint2 are those of GGUF files, whose integers are kept; no weights are rounded to them here.
 """
 
 from __future__ import annotations
@@ -21,13 +25,18 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = Literal["int8", "int4", "int3", "int2"]
+Integers = Literal["int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2"]
 Bytes = NDArray[np.uint8]
 
-BITS: dict[str, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
-_ZERO: dict[str, int] = {"int8": 128, "int4": 8, "int3": 4, "int2": 3}
-# Codes that lie together, so that a block is whole groups of them.
-_TOGETHER: dict[str, int] = {"int8": 1, "int4": 2, "int3": 32, "int2": 32}
+BITS: dict[str, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2, "int5": 5, "int6": 6, "nl4": 4, "uint2": 2}
+_ZERO: dict[str, int] = {"int8": 128, "int4": 8, "int3": 4, "int2": 3, "int5": 16, "int6": 32, "nl4": 0, "uint2": 0}
+# fmt: off
+NL4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+# fmt: on
+# The planes that the codes are in, the lowest bits first.
+_PLANES: dict[str, tuple[int, ...]] = {"int2": (2,), "uint2": (2,), "int3": (2, 1), "int5": (4, 1), "int6": (4, 2)}
+# Codes that lie together, so that a block is whole groups of them; of planes 32.
+_TOGETHER: dict[str, int] = {"int8": 1, "int4": 2, "nl4": 2}
 
 
 def is_integer(fmt: str) -> TypeGuard[Integers]:
@@ -37,7 +46,7 @@ def is_integer(fmt: str) -> TypeGuard[Integers]:
 
 def low_bits(formats: Iterable[str]) -> str:
     """Those of the formats that not every engine reads, in words; empty if there are none."""
-    return " and ".join(sorted({fmt for fmt in formats if fmt in ("int3", "int2")}))
+    return " and ".join(sorted({fmt for fmt in formats if is_integer(fmt) and fmt not in ("int8", "int4")}))
 
 
 def stands_for_zero(fmt: str) -> int:
@@ -52,7 +61,7 @@ def step_of(fmt: str) -> int:
 
 def together(fmt: str) -> int:
     """Codes that are stored together: a block is a multiple of so many."""
-    return _TOGETHER[fmt]
+    return _TOGETHER.get(fmt, 32)
 
 
 def code_bytes(fmt: str, n: int) -> int:
@@ -68,26 +77,28 @@ def packed(codes: Bytes, fmt: str) -> Bytes:
     """
     if fmt == "int8":
         return codes
-    if fmt == "int4":
+    if fmt == "int4" or fmt == "nl4":
         return np.bitwise_or(codes[..., 0::2], codes[..., 1::2] << 4, dtype=np.uint8)
-    low = _plane(codes & 3, 2)
-    if fmt == "int2":
-        return low.reshape(*codes.shape[:-1], -1)
-    planes = np.concatenate([low.reshape(*codes.shape[:-1], -1, 8), _plane(codes >> 2, 1)], axis=-1)
-    return planes.reshape(*codes.shape[:-1], -1)
+    groups = codes.reshape(*codes.shape[:-1], -1, 32)
+    planes, at = list[Bytes](), 0
+    for width in _PLANES[fmt]:
+        words = _plane(groups >> at & np.uint8((1 << width) - 1), width)
+        planes, at = [*planes, words.reshape(*groups.shape[:-1], -1)], at + width
+    return np.concatenate(planes, axis=-1).reshape(*codes.shape[:-1], -1)
 
 
 def unpacked(data: Bytes, fmt: str) -> Bytes:
     """bytes [..., m] -> codes uint8 [..., n]: what `packed` was given."""
     if fmt == "int8":
         return data
-    if fmt == "int4":
+    if fmt == "int4" or fmt == "nl4":
         return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
-    if fmt == "int2":
-        return _codes(data, 2)
-    planes = data.reshape(*data.shape[:-1], -1, 12)
-    codes = _codes(planes[..., :8], 2) | _codes(planes[..., 8:], 1) << 2
-    return codes.reshape(*data.shape[:-1], -1).astype(np.uint8)
+    groups = data.reshape(*data.shape[:-1], -1, code_bytes(fmt, 32))
+    codes, byte, at = np.zeros((*groups.shape[:-1], 32), np.uint8), 0, 0
+    for width in _PLANES[fmt]:
+        codes |= _codes(groups[..., byte : byte + 4 * width], width) << np.uint8(at)
+        byte, at = byte + 4 * width, at + width
+    return codes.reshape(*data.shape[:-1], -1)
 
 
 def _plane(bits: Any, width: int) -> Bytes:
@@ -109,6 +120,8 @@ def _codes(plane: Bytes, width: int) -> Bytes:
 
 def values(codes: Bytes, fmt: str, zeros: Bytes | None = None) -> NDArray[np.float32]:
     """codes [..., blocks, block] -> multiples of the scales, float32; zeros [..., blocks]: zero points."""
+    if fmt == "nl4":
+        return NL4_VALUES.astype(np.float32)[codes]
     zero: Any = np.float32(_ZERO[fmt]) if zeros is None else zeros[..., None]
     return codes.astype(np.float32) * np.float32(step_of(fmt)) - zero
 

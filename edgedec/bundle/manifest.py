@@ -24,7 +24,8 @@ TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model ge
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing
 LANES = 16
 
-WeightFormat = Literal["f32", "f16", "int8", "int4", "int3", "int2"]
+WeightFormat = Literal["f32", "f16", "int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2"]
+SUPER = 256  # weights of a scale that has parts
 KVFormat = Literal["f32", "f16", "int8", "int4"]
 WeightLayout = Literal["rows", "interleave16"]
 
@@ -37,6 +38,9 @@ class Tensor:
     int8: uint8 [out, blocks, block],                      value (q - 128) * scale
     int3: uint8 [out, blocks, block * 3/8], bit planes,    value (q - 4) * scale
     int2: uint8 [out, blocks, block/4], a bit plane,       value (2 q - 3) * scale
+    int5: uint8 [out, blocks, 20], bit planes,             value (q - 16) * scale; blocks of 32
+    nl4: uint8 [out, blocks, 16], low nibble first,        value table[q] * scale; blocks of 32
+    int6, uint2, and int3 with parts: below
     all with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`. How codes lie in bytes:
     `integers.py`.
 
@@ -49,6 +53,12 @@ class Tensor:
 
     offsets (0: none), instead of zeros, of int4 and int8 in blocks of 32: float16, laid out as the scales; that of a
     block is added to its values. So ggml's types that have a scale and a minimum keep both.
+
+    parts (0: none): scales in two levels, of int3, int6 and uint2 in blocks of 16, as ggml's K types have them. parts
+    are int8 [out, blocks], or interleaved [groups, blocks, 16]; scales float16 [out, width / 256], and that of a block
+    is the product of both. Of uint2 a part is two nibbles, the low one that of the scale, the high one that of an
+    offset; scales are float16 [out, width / 256, 2], a scale and an offset, and its values q * scale + offset.
+    int6: uint8 [out, blocks, 12], (q - 32) * scale; uint2: [out, blocks, 4].
     """
 
     format: WeightFormat
@@ -59,6 +69,7 @@ class Tensor:
     layout: WeightLayout = "rows"
     zeros: int = 0
     offsets: int = 0
+    parts: int = 0
 
     @property
     def blocks(self) -> int:
@@ -80,8 +91,22 @@ class Tensor:
         return prod(self.shape) * (4 if self.format == "f32" else 2)
 
     @property
+    def scale_count(self) -> int:
+        """Float16 among the scales of a row."""
+        return self.shape[-1] // SUPER * (1 + self.low_offsets) if self.parts else self.blocks
+
+    @property
+    def low_offsets(self) -> bool:
+        """Whether blocks have offsets in parts."""
+        return self.parts > 0 and self.format == "uint2"
+
+    @property
     def scale_bytes(self) -> int:
-        return self._stored_rows * self.blocks * 2
+        return self._stored_rows * self.scale_count * 2
+
+    @property
+    def part_bytes(self) -> int:
+        return self._stored_rows * self.blocks if self.parts else 0
 
     @property
     def zero_bytes(self) -> int:
@@ -93,8 +118,8 @@ class Tensor:
 
     @property
     def stored_bytes(self) -> int:
-        """Of its data, scales, zero points and offsets."""
-        return self.data_bytes + self.scale_bytes + self.zero_bytes + self.offset_bytes
+        """Of its data, scales, zero points, offsets and parts."""
+        return self.data_bytes + self.scale_bytes + self.zero_bytes + self.offset_bytes + self.part_bytes
 
     @property
     def zero_row_bytes(self) -> int:
@@ -107,11 +132,13 @@ class Tensor:
         """Rows start..stop as a tensor of its own; of interleaved ones both are multiples of 16."""
         quantized, (_, *rest) = is_integer(self.format), self.shape
         width = self.blocks * self.block_bytes if quantized else prod(rest) * (4 if self.format == "f32" else 2)
-        scales = self.scales + start * self.blocks * 2 if quantized else 0
+        scales = self.scales + start * self.scale_count * 2 if quantized else 0
+        parts = self.parts + start * self.blocks if self.parts else 0
         zeros = self.zeros + start * self.zero_row_bytes // 2 if self.zeros else 0
         offsets = self.offsets + start * self.blocks * 2 if self.offsets else 0
         data = self.data + start * width
-        return replace(self, shape=(stop - start, *rest), data=data, scales=scales, zeros=zeros, offsets=offsets)
+        shape = (stop - start, *rest)
+        return replace(self, shape=shape, data=data, scales=scales, zeros=zeros, offsets=offsets, parts=parts)
 
     @property
     def _stored_rows(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from edgedec.bundle.integers import low_bits
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.export.artifacts import ArtifactFacts, Request
@@ -49,8 +50,11 @@ class MachineMaker:
 
     def write(self, folder: Path, request: Request) -> Artifact:
         """Compile and link the library; write the tuning records with it."""
-        if any(tensor.offsets for tensor in request.layout.tensors.values()):
+        stored = request.layout.tensors.values()
+        if any(tensor.offsets for tensor in stored):
             raise UsageError("--for tvm: compiles no weights with offsets, as of GGUF's K types; add --weights int4")
+        if found := low_bits(tensor.format for tensor in stored):
+            raise UsageError(f"--for tvm: compiles no {found} weights; add --weights int4")
         if request.tuning.measure and self.machine not in machines_here():
             raise UsageError(
                 f"--tune: this machine is not {self.machine}; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -15,19 +15,23 @@ from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.diffusion import diffusion_facts
-from edgedec.export.gguf.config import PAIRED, config_of, head_dim
+from edgedec.export.gguf.common import head_dim
+from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
 from edgedec.export.gguf.tokenizer import write_text
-from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, SUGGESTED
+from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, OWN, PARTED, SUGGESTED, SUPER
 from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source
 from edgedec.models._common import ConfigReader
+from edgedec.models.cohere import logit_scale
 from edgedec.models.granitemoe import multipliers
 from edgedec.spec import ModelSpec
+
+TURNED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,12 @@ class GgufCheckpoint(Checkpoint):
             raise type(error)(str(error).replace("config.json", str(self.folder), 1)) from None
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
-        granite = self.config["model_type"].startswith("granite")
-        found = named(spec, self.tensors, multipliers(ConfigReader(self.config)) if granite else {})
+        kind, times = self.config["model_type"], dict[str, float]()
+        if kind.startswith("granite"):
+            times = multipliers(ConfigReader(self.config))
+        if kind.startswith("cohere"):
+            times = {"final_norm": logit_scale(ConfigReader(self.config))}
+        found = named(spec, self.tensors, times, self.facts.architecture)
         self.check(found, spec, IGNORED)
         return found
 
@@ -66,15 +74,24 @@ class GgufCheckpoint(Checkpoint):
         for source in sources:
             tensors = [self.tensors[name] for name in {part.name for part in source}]
             found = [SUGGESTED.get(tensor.dtype) for tensor in tensors]
-            finest: WeightFormat | None = None if None in found else "int8" if "int8" in found else "int4"
+            rounded = len({OWN.get(tensor.dtype) for tensor in tensors}) > 1  # some would be, so at 8 bits
+            finest: WeightFormat | None = None if None in found else "int8" if rounded or "int8" in found else "int4"
             values[finest] += sum(prod(tensor.shape) for tensor in tensors)
         return values.most_common(1)[0][0] if values else None
 
-    def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
-        """Parts of other types than the kept ones are rounded."""
+    def kept(self, source: Source, fmt: WeightFormat, block: int, own: bool = False) -> Kept | None:
+        """Parts of other types than the kept ones are rounded. own: `fmt` was not asked for, so a matrix all of one
+        type may have that type's format."""
         plain = all(part.plain for part in source)
         if block != BLOCK or not plain or (fmt != "int4" and fmt != "int8"):
             return None
+        kinds = {self.tensors[part.name].dtype for part in source}
+        formats = {OWN.get(kind) for kind in kinds}
+        if own and len(formats) == 1 and (found := formats.pop()):
+            if kinds <= set(PARTED):
+                return Kept(found, SUPER // 16, lambda start, stop: self._in_parts(source, start, stop), parts=True)
+            has_least = bool(kinds & set(LEAST))
+            return Kept(found, block, lambda start, stop: self._stored(source, found, has_least, start, stop))
         if not any(fmt in KEPT.get(self.tensors[part.name].dtype, ()) for part in source):
             return None
         least = any(self.tensors[part.name].dtype in LEAST for part in source)
@@ -84,19 +101,33 @@ class GgufCheckpoint(Checkpoint):
         self, source: Source, fmt: Integers, least: bool, start: int, stop: int
     ) -> tuple[Bytes, Half, Half | None]:
         """Rows as stored; a factor is applied to their scales and offsets. least: there are offsets."""
-        found, at = list[tuple[Bytes, Half, Half]](), 0
+        found = [self._stored_part(part, fmt, a, b) for part, a, b in self._pieces(source, start, stop)]
+        data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+        return data, scales, offsets if least else None
+
+    def _in_parts(self, source: Source, start: int, stop: int) -> tuple[Bytes, Half, Bytes]:
+        """The same of types whose scales have parts."""
+        found = list[tuple[Bytes, Half, Bytes]]()
+        for part, a, b in self._pieces(source, start, stop):
+            first = a + (part.rows[0] if part.rows else 0)
+            data, scales, parts = self.tensors[part.name].in_parts(part.name, first, b - a)
+            found.append((data, (scales * np.float32(part.times)).astype(np.float16), parts))
+        data, scales, parts = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+        return data, scales, parts
+
+    def _pieces(self, source: Source, start: int, stop: int) -> Iterator[tuple[Part, int, int]]:
+        """The parts that rows start..stop are in, and which of a part's rows."""
+        at = 0
         for part in source:
             rows = self._part_shape(part)[0]
             a, b = max(start, at) - at, min(stop, at + rows) - at
             if a < b:
-                found.append(self._stored_part(part, fmt, a, b))
+                yield part, a, b
             at += rows
-        data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-        return data, scales, offsets if least else None
 
     def _stored_part(self, part: Part, fmt: Integers, start: int, stop: int) -> tuple[Bytes, Half, Half]:
         tensor, first = self.tensors[part.name], start + (part.rows[0] if part.rows else 0)
-        if fmt in KEPT.get(tensor.dtype, ()):
+        if fmt in (*KEPT.get(tensor.dtype, ()), OWN.get(tensor.dtype)):
             data, scales, offsets = tensor.stored(part.name, first, stop - start, fmt)
             scales, offsets = scales * np.float32(part.times), offsets * np.float32(part.times)
             return data, scales.astype(np.float16), offsets.astype(np.float16)
@@ -108,10 +139,12 @@ def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:
     """The tensors with vectors as vectors and, where the architecture needs it, q and k in a checkpoint's order."""
     found = dict(facts.file.tensors)
     for name, tensor in found.items():
-        if name.endswith(FLAT):
+        if name.endswith(FLAT) and not (name.endswith("ssm_a") and tensor.shape[-1] > 1):  # Mamba-1's is a matrix
             found[name] = replace(tensor, shape=(prod(tensor.shape),))
         elif len(tensor.shape) > 1 and name.endswith((".bias", "norm.weight")):
             found[name] = replace(tensor, shape=tuple(n for n in tensor.shape if n != 1) or (1,))
+        elif name.endswith("ffn_gate_inp_shexp.weight"):
+            found[name] = replace(tensor, shape=(1, prod(tensor.shape)))
     return {name: _turned(facts, name, tensor) for name, tensor in found.items()}
 
 
@@ -119,9 +152,13 @@ def _turned(facts: GgufFacts, name: str, tensor: GgufTensor) -> GgufTensor:
     if facts.architecture not in PAIRED or not name.startswith("blk."):
         return tensor
     dim, what = head_dim(facts), name.split(".")[2] if name.count(".") > 1 else ""
+    if what in ("attn_q_norm", "attn_k_norm") and tensor.shape[0] == dim:
+        return tensor  # one for all heads, which Llama's kin have after another rope
     heads = facts.whole("attention.head_count", least=1)
     both = heads + facts.whole("attention.head_count_kv", heads)
-    rows = {"attn_q": tensor.shape[0], "attn_k": tensor.shape[0], "attn_qkv": both * dim}.get(what, 0)
+    rows = {"attn_qkv": both * dim, **dict.fromkeys(TURNED, tensor.shape[0])}.get(what, 0)
     if rows and (dim % 2 or rows % dim or rows > tensor.shape[0]):
         raise CheckpointError(f"{facts.file.path}: {name} has {tensor.shape[0]} rows, not whole heads of {dim}")
-    return replace(tensor, turned=rows, head_dim=dim)
+    # The converter orders whole heads; what it leaves as it is lies in pairs as far as it turns.
+    rotated = facts.whole("rope.dimension_count", dim, most=dim) if facts.architecture in UNORDERED else dim
+    return replace(tensor, turned=rows, head_dim=dim, rotated=rotated)

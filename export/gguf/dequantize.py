@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.integers import NL4_VALUES
 from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, SUPER, GgmlType
 
 Bytes = NDArray[np.uint8]
 Float = NDArray[np.float32]
 # Blocks worked on at a time: with its temporaries a chunk stays inside a core's cache.
 _CHUNK = 1 << 17
-# fmt: off
-_NONLINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-# fmt: on
+_NONLINEAR = NL4_VALUES.astype(np.float32)
+_SIGNS = np.array([1, -1], np.float32)  # Q2_K takes its minimums off
 
 
 def dequantize(kind: GgmlType, rows: Bytes) -> Float:
@@ -94,6 +94,26 @@ def _planes(stored: Bytes, bits: int) -> Bytes:
     return stored.reshape(len(stored), 2, 1, -1) >> shifts & np.uint8((1 << bits) - 1)
 
 
+def in_parts(name: str, blocks: Bytes) -> tuple[Bytes, Bytes, Float]:
+    """Blocks of a type of `PARTED`: codes [n, 16, 16], parts of scales [n, 16], and the scale of all 256 values [n, 1],
+    of Q2_K with that of their offsets [n, 2]: what `Tensor.parts` stands for."""
+    if name == "Q2_K":
+        return _planes(blocks[:, 16:80], 2).reshape(-1, 16, 16), blocks[:, :16], _view(blocks, 80, 84, "<f2") * _SIGNS
+    if name == "Q3_K":
+        parts = (_q3_scales(blocks[:, 96:108]) - np.uint8(32)).astype(np.uint8)
+        return _q3_codes(blocks), parts, _half(blocks, 108)
+    return _q6_codes(blocks), blocks[:, 192:208], _half(blocks, 208)
+
+
+def coded(name: str, blocks: Bytes) -> tuple[Bytes, Float]:
+    """Blocks of IQ4_NL, IQ4_XS or Q5_0 as codes [n, parts, 32] and scales [n, parts]."""
+    if name == "Q5_0":
+        return (_nibbles(blocks[:, 6:]) | _fifth(blocks, 2))[:, None], _half(blocks, 0)
+    if name == "IQ4_NL":
+        return _nibbles(blocks[:, 2:])[:, None], _half(blocks, 0)
+    return _nibbles(blocks[:, 8:].reshape(-1, 16)).reshape(-1, 8, BLOCK), _xs_steps(blocks)
+
+
 def _q2_k(blocks: Bytes) -> Float:
     scales, q = blocks[:, :16], _planes(blocks[:, 16:80], 2).reshape(-1, 16, 16).astype(np.float32)
     steps, mins = _half(blocks, 80) * (scales & 15), _half(blocks, 82) * (scales >> 4)
@@ -101,11 +121,15 @@ def _q2_k(blocks: Bytes) -> Float:
 
 
 def _q3_k(blocks: Bytes) -> Float:
-    low = _planes(blocks[:, 32:96], 2).reshape(-1, 16, 16).astype(np.int8)
-    high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
-    q = low - ((high ^ 1) << 2).reshape(-1, 16, 16).astype(np.int8)
     steps = _half(blocks, 108) * (_q3_scales(blocks[:, 96:108]).astype(np.float32) - np.float32(32))
-    return (steps[:, :, None] * q.astype(np.float32)).reshape(-1, SUPER)
+    return (steps[:, :, None] * (_q3_codes(blocks).astype(np.float32) - np.float32(4))).reshape(-1, SUPER)
+
+
+def _q3_codes(blocks: Bytes) -> Bytes:
+    """The values plus 4: [n, 16, 16]."""
+    high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
+    found: Bytes = _planes(blocks[:, 32:96], 2).reshape(-1, 8, 32) | high << np.uint8(2)
+    return found.reshape(-1, 16, 16)
 
 
 def _q3_scales(stored: Bytes) -> Bytes:
@@ -151,10 +175,15 @@ def _k_nibbles(stored: Bytes) -> Bytes:
 
 
 def _q6_k(blocks: Bytes) -> Float:
-    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & np.uint8(15)
-    q = (low.reshape(-1, 2, 4, 32) | _planes(blocks[:, 128:192], 2) << 4).reshape(-1, 16, 16)
     steps = _half(blocks, 208) * _view(blocks, 192, 208, np.int8).astype(np.float32)
-    return (steps[:, :, None] * (q.astype(np.float32) - np.float32(32))).reshape(-1, SUPER)
+    return (steps[:, :, None] * (_q6_codes(blocks).astype(np.float32) - np.float32(32))).reshape(-1, SUPER)
+
+
+def _q6_codes(blocks: Bytes) -> Bytes:
+    """The values plus 32: [n, 16, 16]."""
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & np.uint8(15)
+    found: Bytes = low.reshape(-1, 2, 4, 32) | _planes(blocks[:, 128:192], 2) << np.uint8(4)
+    return found.reshape(-1, 16, 16)
 
 
 def _iq4_nl(blocks: Bytes) -> Float:
@@ -162,11 +191,15 @@ def _iq4_nl(blocks: Bytes) -> Float:
 
 
 def _iq4_xs(blocks: Bytes) -> Float:
+    codes, steps = coded("IQ4_XS", blocks)
+    return (steps[:, :, None] * _NONLINEAR[codes]).reshape(-1, SUPER)
+
+
+def _xs_steps(blocks: Bytes) -> Float:
+    """The scales of the eight blocks of 32: [n, 8]."""
     low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & np.uint8(15)).reshape(-1, 8)
     high = _view(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
-    steps = _half(blocks, 0) * ((low | high << 4).astype(np.float32) - np.float32(32))
-    q = _NONLINEAR[_nibbles(blocks[:, 8:].reshape(-1, 16))].reshape(-1, 8, BLOCK)
-    return (steps[:, :, None] * q).reshape(-1, SUPER)
+    return _half(blocks, 0) * ((low | high << 4).astype(np.float32) - np.float32(32))
 
 
 FUNCTIONS: dict[str, Callable[[Bytes], Float]] = {

@@ -8,7 +8,11 @@ from dataclasses import replace
 from edgedec.models import Part, Source
 from edgedec.spec import Block, ModelSpec, Moe
 
-OUTER = {"embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"}
+OUTER = {
+    **{"embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"},
+    **{"final_norm_bias": "output_norm.bias", "head_bias": "output.bias", "positions": "position_embd.weight"},
+    **{"entry_norm": "token_embd_norm.weight", "entry_norm_bias": "token_embd_norm.bias"},
+}
 # What stands for it in files of LFM2.
 OTHER_OUTER = {"final_norm": "token_embd_norm.weight"}
 IGNORED = (r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight", r"blk\.\d+\.attn_rot_embd")
@@ -16,6 +20,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention": {
         "norm": ("attn_norm.weight",),
         "post_norm": ("post_attention_norm.weight",),
+        "inner_norm": ("attn_sub_norm.weight",),
         "qkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
         "qkv_bias": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
         "q_norm": ("attn_q_norm.weight",),
@@ -26,6 +31,9 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlp": {
         "norm": ("ffn_norm.weight",),
         "post_norm": ("post_ffw_norm.weight",),
+        "inner_norm": ("ffn_sub_norm.weight",),
+        "up": ("ffn_up.weight",),
+        "up_bias": ("ffn_up.bias",),
         "gate_up": ("ffn_gate.weight", "ffn_up.weight"),
         "gate_up_bias": ("ffn_gate.bias", "ffn_up.bias"),
         "down": ("ffn_down.weight",),
@@ -34,10 +42,12 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "moe": {
         "norm": ("ffn_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
+        "router_bias": ("exp_probs_b.bias",),
         "gate_up": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
         "down": ("ffn_down_exps.weight",),
         "shared_gate_up": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
         "shared_down": ("ffn_down_shexp.weight",),
+        "shared_gate": ("ffn_gate_inp_shexp.weight",),
     },
     "conv": {
         "norm": ("attn_norm.weight",),
@@ -62,6 +72,21 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "out_proj_bias": ("ssm_out.bias",),
     },
 }
+BLOCKS["s6"] = {
+    **{name: BLOCKS["ssm"][name] for name in BLOCKS["ssm"] if name != "gate_norm"},
+    "x_proj": ("ssm_x.weight",),
+    "dt_proj": ("ssm_dt.weight",),
+    "dt_norm": ("ssm_dt_norm.weight",),
+    "b_norm": ("ssm_b_norm.weight",),
+    "c_norm": ("ssm_c_norm.weight",),
+}
+# The norms that a block may begin with, the first that a layer has. Of two that Falcon has side by side, the second in
+# its name is that of attention.
+FIRST_NORMS = {"attention": ("attn_norm_2", "attn_norm"), "mlp": ("ffn_norm",), "moe": ("ffn_norm",)}
+# Some architectures have the feed-forward's under another name.
+OWN_NORMS = {"seed_oss": {"mlp": ("post_attention_norm",)}}
+# Matrices as wide as LayerNorms without weights are (OLMo's).
+WIDTHS = {"attention": "attn_q.weight", "mlp": "ffn_gate.weight"}
 # Some files have these in one.
 FUSED = {
     "qkv": ("attn_qkv.weight",),
@@ -72,33 +97,75 @@ FUSED = {
 # Of mixtures of experts before llama.cpp stacked them (April 2024): a tensor for each expert.
 APART = {"gate_up": ("ffn_gate.{}.weight", "ffn_up.{}.weight"), "down": ("ffn_down.{}.weight",)}
 # Vectors that ggml stores with an axis more.
-FLAT = ("ssm_a", "ssm_d", "ssm_norm.weight")
+FLAT = ("ssm_a", "ssm_d", "ssm_norm.weight", "attn_q_norm.weight", "attn_k_norm.weight")
 
 
-def named(spec: ModelSpec, tensors: Iterable[str], times: Mapping[str, float]) -> dict[str, Source]:
+def named(
+    spec: ModelSpec, tensors: Iterable[str], times: Mapping[str, float], architecture: str = ""
+) -> dict[str, Source]:
     """Every tensor of `spec` with the tensors of the file it is stacked from. times: factors by the name of a tensor.
 
     "blocks.7.gate_up" -> blk.3.ffn_gate.weight over blk.3.ffn_up.weight
     """
     there = frozenset(tensors)
     outer = OUTER | {name: path for name, path in OTHER_OUTER.items() if OUTER[name] not in there and path in there}
-    found: dict[str, Source] = {name: (Part(outer[name]),) for name in spec.tensors() if name in outer}
+    found: dict[str, Source] = {
+        name: _outer(spec, name, outer, there, architecture) for name in spec.tensors() if name in outer
+    }
     for b, block in enumerate(spec.blocks):
+        layer = spec.layer_of(b)
+        own = frozenset(name.removeprefix(f"blk.{layer}.") for name in there if name.startswith(f"blk.{layer}."))
+        beside = b > 0 and spec.layer_of(b - 1) == layer and spec.blocks[b - 1].branch
         for tensor in block.tensors(spec.hidden_size):
-            paths = [f"blk.{spec.layer_of(b)}.{path}" for path in _paths(block, tensor, spec.layer_of(b), there)]
-            found[f"blocks.{b}.{tensor}"] = _parts(block, tensor, paths)
+            source = _norm(block, tensor, own, architecture, beside) if "norm" in tensor else None
+            source = source or _parts(block, tensor, list(_paths(block, tensor, own)))
+            found[f"blocks.{b}.{tensor}"] = tuple(replace(part, name=f"blk.{layer}.{part.name}") for part in source)
     return {name: _scaled(source, times.get(name.rpartition(".")[2], 1.0)) for name, source in found.items()}
 
 
-def _paths(block: Block, tensor: str, layer: int, there: frozenset[str]) -> tuple[str, ...]:
-    """The names of a tensor's parts: the usual ones, or that of the one which has them all."""
-    if isinstance(block, Moe) and f"blk.{layer}.ffn_gate.0.weight" in there and tensor in APART:
+def _outer(spec: ModelSpec, name: str, outer: Mapping[str, str], there: frozenset[str], architecture: str) -> Source:
+    """A tensor outside the layers. A norm's bias that a file lacks is zero; OLMo has norms of ones."""
+    weight = outer[name.removesuffix("_bias")] if name.endswith("norm_bias") else outer[name]
+    if name == "positions":
+        return (Part(weight, (0, spec.context_length)),)
+    if architecture == "olmo" and name.startswith("final_norm") and weight not in there:
+        return (Part(outer["embed"], ones=True, times=0.0 if name.endswith("bias") else 1.0),)
+    if name.endswith("norm_bias") and outer[name] not in there:
+        return (Part(weight, times=0.0),)
+    return (Part(outer[name]),)
+
+
+def _norm(block: Block, tensor: str, own: frozenset[str], architecture: str, beside: bool) -> Source | None:
+    """A norm's weight or bias; None where its usual name will do. own: names in the layer; beside: the block before
+    this one reads what it reads, and they may share a norm."""
+    kind, bias = block.kind, tensor.endswith("_bias")
+    if tensor.removesuffix("_bias") == "norm" and kind in FIRST_NORMS:
+        names = (
+            *FIRST_NORMS[kind],
+            *OWN_NORMS.get(architecture, {}).get(kind, ()),
+            *(("attn_norm",) if beside else ()),
+        )
+        stem = next((name for name in names if f"{name}.weight" in own), names[0])
+        if architecture == "olmo" and f"{stem}.weight" not in own:
+            return (Part(WIDTHS[kind], ones=True, times=0.0 if bias else 1.0),)
+    elif bias:
+        stem = BLOCKS[kind][tensor.removesuffix("_bias")][0].removesuffix(".weight")
+    else:
+        return None
+    if bias and f"{stem}.bias" not in own:
+        return (Part(f"{stem}.weight", times=0.0),)
+    return (Part(f"{stem}.bias" if bias else f"{stem}.weight"),)
+
+
+def _paths(block: Block, tensor: str, own: frozenset[str]) -> tuple[str, ...]:
+    """The names of a tensor's parts in its layer: the usual ones, or that of the one which has them all."""
+    if isinstance(block, Moe) and "ffn_gate.0.weight" in own and tensor in APART:
         return tuple(path.format(e) for e in range(block.n_experts) for path in APART[tensor])
-    usual = BLOCKS[block.kind].get(tensor, (f"{tensor} (no name in GGUF)",))
-    if f"blk.{layer}.{usual[0]}" in there:
+    usual = BLOCKS[block.kind].get(tensor, (f"{tensor} (no name in GGUF)",)) if block.kind in BLOCKS else (tensor,)
+    if usual[0] in own:
         return usual
     fused = ("ffn_up.weight",) if block.kind == "mlp" and tensor == "gate_up" else FUSED.get(tensor, usual)
-    return fused if f"blk.{layer}.{fused[0]}" in there else usual
+    return fused if fused[0] in own else usual
 
 
 def _parts(block: Block, tensor: str, paths: list[str]) -> Source:

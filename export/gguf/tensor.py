@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.integers import Integers, packed, stands_for_zero
 from edgedec.errors import BadTensor
-from edgedec.export.gguf.dequantize import Bytes, Float, above_least, dequantize
-from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, GgmlType
+from edgedec.export.gguf.dequantize import Bytes, Float, above_least, coded, dequantize, in_parts
+from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, OWN, GgmlType
 from edgedec.export.safetensors import Stored
 
 
 @dataclass(frozen=True)
 class GgufTensor(Stored):
-    """turned: so many of its first rows are heads of `head_dim` whose channels lie in pairs."""
+    """turned: so many of its first rows are heads of `head_dim` whose first `rotated` channels lie in pairs; 0: all."""
 
     turned: int = 0
     head_dim: int = 0
+    rotated: int = 0
 
     @property
     def kind(self) -> GgmlType:
@@ -41,10 +42,14 @@ class GgufTensor(Stored):
         return self._ordered(first, shape[0], None, name).reshape(shape)
 
     def stored(self, name: str, first: int, n: int, fmt: Integers) -> tuple[Bytes, Float, Float]:
-        """Rows of a type of `KEPT` as a bundle stores them in `fmt`: bytes [n, blocks, bytes of a block], scales and
-        offsets [n, blocks], these 0 of a type without a least value."""
+        """Rows of a type of `KEPT`, or of `OWN` without parts, as a bundle stores them in `fmt`: bytes [n, blocks,
+        bytes of a block], scales and offsets [n, blocks], these 0 of a type without a least value."""
         blocks = self._rows(name, first, n).reshape(n, -1, self.kind.size)
-        if self.dtype in LEAST:
+        if fmt == OWN.get(self.dtype) and self.dtype not in LEAST:
+            codes, steps = coded(self.dtype, blocks.reshape(-1, self.kind.size))
+            data, scales = packed(codes.reshape(n, -1, BLOCK), fmt), steps.reshape(n, -1)
+            offsets = np.zeros_like(scales)
+        elif self.dtype in LEAST:
             q, steps, least = above_least(self.kind, blocks.reshape(-1, self.kind.size))
             middle, scales = LEAST[self.dtype], steps.reshape(n, -1)
             offsets = least.reshape(n, -1) + scales * np.float32(middle)
@@ -56,6 +61,16 @@ class GgufTensor(Stored):
         if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
             raise BadTensor(f"{name}: holds values that are not finite")
         return data, scales, offsets
+
+    def in_parts(self, name: str, first: int, n: int) -> tuple[Bytes, Float, Bytes]:
+        """Rows of a type of `PARTED` as a bundle stores them: bytes [n, ...], scales of 256 values [n, ...], parts
+        [n, blocks]."""
+        blocks = self._rows(name, first, n).reshape(-1, self.kind.size)
+        codes, parts, scales = in_parts(self.dtype, blocks)
+        if not np.isfinite(scales).all():
+            raise BadTensor(f"{name}: holds values that are not finite")
+        data = packed(codes.reshape(n, -1), OWN[self.dtype])
+        return data, scales.reshape(n, -1), parts.reshape(n, -1)
 
     def _vector(self, name: str) -> Float:
         return dequantize(self.kind, self._raw(name, 0, 1, prod(self.shape)))[0]
@@ -76,10 +91,11 @@ class GgufTensor(Stored):
         """Where rows are in the file: after row `start`, at [n]. A head's rows stay within the head."""
         rows = np.arange(first, first + n)
         if self.turned:
-            half = self.head_dim // 2
+            rotated = self.rotated or self.head_dim
+            half = max(1, rotated // 2)
             head, channel = np.divmod(rows, self.head_dim)
             pairs = head * self.head_dim + channel % half * 2 + channel // half
-            rows = np.where(rows < self.turned, pairs, rows)
+            rows = np.where((rows < self.turned) & (channel < rotated), pairs, rows)
         start = int(rows.min(initial=first))
         return start, rows - start
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from edgedec.bundle.integers import Integers
 from edgedec.bundle.manifest import WeightFormat
 
 ALIGNMENT = 32
@@ -58,8 +59,18 @@ KEPT: dict[str, tuple[Literal["int4", "int8"], ...]] = {
 }
 # Those with a least value, and the number in the middle of theirs.
 LEAST = {"Q4_1": 8, "Q4_K": 8, "Q5_1": 16, "Q5_K": 16}
+# The types whose integers and scales have a format of their own in bundles. Those in `PARTED` have scales in two
+# levels, which are kept as well; the scales of the others become one float16 for a block.
+OWN: dict[str, Integers] = {
+    "Q2_K": "uint2",
+    "Q3_K": "int3",
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K"), "int5"),
+    "Q6_K": "int6",
+    **dict.fromkeys(("IQ4_NL", "IQ4_XS"), "nl4"),
+}
+PARTED = ("Q2_K", "Q3_K", "Q6_K")
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
-# The closest format of each type, used if the user sets none; floats get the default of exports.
+# The closest format that any weights are rounded to; floats get the default of exports.
 SUGGESTED: dict[str, WeightFormat] = {
     **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), "int4"),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "int8"),

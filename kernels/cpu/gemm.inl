@@ -32,10 +32,11 @@ struct Strip {
 constexpr int zero_shift(int vec) { return vec * W % LANES / 8 * 4; }
 
 // Where zero points go: of int4 into the integer sum of a step, of int8 beside the sums of a block, which may be a step.
-// OFFSET: of blocks that are a step, added to the products.
-enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP, OFFSET };
+// OFFSET: of blocks that are a step, added to the products. PARTS: no zero points, but parts of scales; OFFSET_PARTS: of
+// offsets too.
+enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP, OFFSET, PARTS, OFFSET_PARTS };
 
-// Bytes of the zero points or offsets of a block of a group.
+// Bytes of the zero points, offsets or parts of a block of a group.
 constexpr int zero_line(int format, int zeros) { return LANES * 2 / (zeros == OFFSET ? 1 : format == INT4 ? 4 : 2); }
 
 // 8 or 128 less the zero points of W outputs in the block at z, or the offsets; z goes to the next block.
@@ -61,15 +62,19 @@ ED_IN void each(F f) {
   each_of(f, std::make_integer_sequence<int, N>());
 }
 
-// The codes of int3 and int2, times their step, in bytes: of inputs 4 * AT to 4 * AT + 3 of a step of 32. A plane of two
-// bits is a line for 16 inputs, the plane of one bit (int3) a line for all: the bits of inputs in a row lie 2 or 1 apart.
+// The codes of a format in planes, times their step, in bytes: of inputs 4 * AT to 4 * AT + 3 of 32. A plane of four bits
+// is a line for 8 inputs, of two a line for 16, of one a line for all: the bits of inputs in a row lie 4, 2 or 1 apart.
 template <int FORMAT, int AT>
 ED_IN auto plane_bytes(const uint8_t* step) {
-  const auto low = nbytes(step + 64 * (AT / 4));
-  if constexpr (FORMAT == INT2) {
-    return nbits<2 * (AT % 4) - 1, 6>(low);
+  if constexpr (FORMAT == INT5 || FORMAT == INT6) {
+    const auto low = nbits<AT % 2 * 4, 15>(nbytes(step + 64 * (AT / 2)));
+    if constexpr (FORMAT == INT5) return nor8(low, nbits<AT - 4, 16>(nbytes(step + 256)));
+    else return nor8(low, nbits<2 * (AT % 4) - 4, 48>(nbytes(step + 256 + 64 * (AT / 4))));
   } else {
-    return nor8(nbits<2 * (AT % 4), 3>(low), nbits<AT - 2, 4>(nbytes(step + 128)));
+    const auto low = nbytes(step + 64 * (AT / 4));
+    if constexpr (FORMAT == UINT2) return nbits<2 * (AT % 4), 3>(low);
+    else if constexpr (FORMAT == INT2) return nbits<2 * (AT % 4) - 1, 6>(low);
+    else return nor8(nbits<2 * (AT % 4), 3>(low), nbits<AT - 2, 4>(nbytes(step + 128)));
   }
 }
 
@@ -88,9 +93,12 @@ ED_IN acc4 begun4(int c, [[maybe_unused]] Zeros zeros) {
   else return begin4(c);
 }
 
+// Products of four inputs whose sum 16 bits hold, where they are added up in as many.
+constexpr int dots_of(int format, int step) { return !SUMS16 ? step / 4 : format == INT6 ? 2 : format == INT5 ? 4 : 8; }
+
 // sum[m][v] = the STEP inputs at x[m] times the weights at w[v], and c[m] (BEGUN: times zeros[v]); ADDED: zeros[v] is added to
-// each of those weights.
-template <int FORMAT, int STEP, int M, int V, int HOW>
+// each of those weights. In planes: from the four inputs FIRST of 32 on.
+template <int FORMAT, int STEP, int M, int V, int HOW, int FIRST>
 ED_IN void step_sums(const uint8_t* const* w, size_t ahead, const int8_t* const* x, const int* c, const ni* zeros,
                      ni (&sum)[M][V]) {
   if constexpr (FORMAT == INT4) {
@@ -110,20 +118,47 @@ ED_IN void step_sums(const uint8_t* const* w, size_t ahead, const int8_t* const*
     });
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end4(part[m][v], c[m]); }); });
   } else if constexpr (in_planes(FORMAT)) {
-    acc4 part[M][V];
-    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin4(c[m]); }); });
-    each<V>([&](auto v) ED_INLINED {
-      each<step_lines(FORMAT, STEP)>([&](auto j) ED_INLINED { nprefetch(w[v] + ahead + 64 * j); });
-    });
-    each<STEP / 4>([&](auto j) ED_INLINED {
-      w4 ready[V];
-      each<V>([&](auto v) ED_INLINED { ready[v] = ready4(plane_bytes<FORMAT, j>(w[v])); });
+    constexpr int DOTS = std::min(dots_of(FORMAT, STEP), STEP / 4);
+    if constexpr (FIRST == 0)
+      each<V>([&](auto v) ED_INLINED {
+        each<step_lines(FORMAT, 32)>([&](auto j) ED_INLINED { nprefetch(w[v] + ahead + 64 * j); });
+      });
+    each<STEP / 4 / DOTS>([&](auto k) ED_INLINED {
+      acc4 part[M][V];
+      const auto begun = [&](auto m) ED_INLINED { return k == 0 ? c[m] : 0; };
+      each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin4(begun(m)); }); });
+      each<DOTS>([&](auto i) ED_INLINED {
+        constexpr int j = k * DOTS + i;
+        w4 ready[V];
+        each<V>([&](auto v) ED_INLINED { ready[v] = ready4(plane_bytes<FORMAT, FIRST + j>(w[v])); });
+        each<M>([&](auto m) ED_INLINED {
+          const auto x0 = nspread(x[m] + 4 * j);
+          each<V>([&](auto v) ED_INLINED { part[m][v] = dot4(part[m][v], ready[v], x0); });
+        });
+      });
       each<M>([&](auto m) ED_INLINED {
-        const auto x0 = nspread(x[m] + 4 * j);
-        each<V>([&](auto v) ED_INLINED { part[m][v] = dot4(part[m][v], ready[v], x0); });
+        each<V>([&](auto v) ED_INLINED {
+          const ni all = end4(part[m][v], begun(m));
+          sum[m][v] = k == 0 ? all : niadd(sum[m][v], all);
+        });
       });
     });
-    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end4(part[m][v], c[m]); }); });
+  } else if constexpr (FORMAT == NL4) {
+    acc8 part[M][V];
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin8(c[m]); }); });
+    each<STEP / 8>([&](auto j) ED_INLINED {
+      Looked pair[V];
+      each<V>([&](auto v) ED_INLINED {
+        nprefetch(w[v] + ahead + 64 * j);
+        pair[v] = looked_up(nbytes(w[v] + 64 * j));
+      });
+      each<M>([&](auto m) ED_INLINED {
+        const auto x0 = nspread(x[m] + 8 * j), x1 = nspread(x[m] + 8 * j + 4);
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot8(part[m][v], pair[v].lo, x0); });
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot8(part[m][v], pair[v].hi, x1); });
+      });
+    });
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end8(part[m][v], c[m]); }); });
   } else {
     acc8 part[M][V];
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin8(c[m]); }); });
@@ -156,7 +191,9 @@ struct Sums {
 // sums[m * V + v] = row m0 + m times vector v. Not inlined, because its registers would be shared with the caller's.
 template <int FORMAT, int STEP, int M, int V, int ZEROS>
 ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
-  constexpr int LINES = step_lines(FORMAT, STEP);  // 64 bytes each
+  constexpr bool PARTED = ZEROS == PARTS || ZEROS == OFFSET_PARTS;  // whose planes are of two steps
+  constexpr int AT_ONCE = PARTED ? 2 : 1;
+  constexpr int LINES = step_lines(FORMAT, AT_ONCE * STEP);  // 64 bytes each
   // Of one or two rows there are more bytes than sums.
   constexpr int HOW = ZEROS != IN_STEP || !ZERO_BYTES ? OFFSETS : M > 2 ? ADDED : BEGUN;
   constexpr int S = step_vectors(M, V);
@@ -179,15 +216,21 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
   if constexpr (ZEROS == BY_BLOCK)
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { whole.set(m, v, nzero()); }); });
   // After the last weights of this strip, those of the next one are prefetched.
-  const int last = a.steps - AHEAD / (64 * LINES);
+  const int last = a.steps - AT_ONCE * (AHEAD / (64 * LINES));
   size_t ahead = AHEAD;
-  [[maybe_unused]] nf zero[V];
+  [[maybe_unused]] nf zero[V], scales[V];
   [[maybe_unused]] ni int_zero[V];
   const auto begin_block = [&](auto v) ED_INLINED {
     // The next strip's weights: the run is too short for hardware prefetching. Once per cache line where
     // loads are the bottleneck.
     if (M > 2 || ((uintptr_t)z[v] & 63) < (uintptr_t)zero_line(FORMAT, ZEROS)) nprefetch(z[v] + at.next_zero);
-    if constexpr (HOW == ADDED) {
+    if constexpr (ZEROS == PARTS) {
+      scales[v] = nmul(nload_i8((const int8_t*)z[v]), nload_f16(s[v])), z[v] += LANES;
+    } else if constexpr (ZEROS == OFFSET_PARTS) {
+      nf low, high;
+      nload_nibbles(z[v], low, high);
+      scales[v] = nmul(low, nload_f16(s[v])), zero[v] = nmul(high, nload_f16(s[v] + LANES)), z[v] += LANES;
+    } else if constexpr (HOW == ADDED) {
       int_zero[v] = nspread_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
     } else if constexpr (HOW == BEGUN) {
       int_zero[v] = nint_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
@@ -201,21 +244,22 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
     nf y = nfloat(sum);
     if (ZEROS == BY_BLOCK) return acc.set(m, v, nfma(y, scale, acc.get(m, v)));
     if (ZEROS == BY_STEP) return acc.set(m, v, nfma(ws, nfma(y, scale, nmul(zero[v], nset(about(m).sum))), acc.get(m, v)));
-    if (ZEROS == OFFSET) return acc.set(m, v, nfma(ws, nmul(y, scale), nfma(zero[v], nset(about(m).sum), acc.get(m, v))));
+    if (ZEROS == OFFSET || ZEROS == OFFSET_PARTS) return acc.set(m, v, nfma(ws, nmul(y, scale), nfma(zero[v], nset(about(m).sum), acc.get(m, v))));
     if (ZEROS == IN_STEP && HOW == OFFSETS) y = nfma(zero[v], nset(about(m).sum), y);  // exact: below 2^24
     acc.set(m, v, nfma(y, nmul(ws, scale), acc.get(m, v)));
   };
-  const auto step = [&](auto v0) ED_INLINED {  // of vectors v0 to v0 + S - 1
+  const auto step = [&](auto v0, auto half) ED_INLINED {  // of vectors v0 to v0 + S - 1
+    constexpr int FIRST = half * STEP / 4;
     ni sum[M][S];
     int c[M];
     each<M>([&](auto m) ED_INLINED { c[m] = HOW == BEGUN ? about(m).less : about(m).offset; });
 #ifdef ED_OWN_STEP
-    step_sums<FORMAT, STEP, M, S>(w + v0, x, c, sum);
+    step_sums<FORMAT, STEP, M, S, FIRST>(w + v0, x, c, sum);
 #else
-    step_sums<FORMAT, STEP, M, S, HOW>(w + v0, ahead, x, c, int_zero + v0, sum);
+    step_sums<FORMAT, STEP, M, S, HOW, FIRST>(w + v0, ahead, x, c, int_zero + v0, sum);
 #endif
     each<S>([&](auto i) ED_INLINED {
-      [[maybe_unused]] const nf ws = ZEROS == BY_BLOCK ? nzero() : nload_f16(s[v0 + i]);
+      [[maybe_unused]] const nf ws = ZEROS == BY_BLOCK ? nzero() : PARTED ? scales[v0 + i] : nload_f16(s[v0 + i]);
       each<M>([&](auto m) ED_INLINED { add(m, v0 + i, sum[m][i], ws); });
     });
   };
@@ -226,21 +270,36 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
     }
     s[v] += LANES;
   };
-  for (int t = 0; t < a.steps;) {
-    if constexpr (ZEROS) each<V>(begin_block);
-    for (const int end = t + per_block; t < end; t++) {
-      if (t == last) ahead += at.skip;
+  const auto steps = [&](auto half) ED_INLINED {  // one, of all vectors
 #ifdef ED_OWN_STEP
+    if constexpr (half == 0)
       for (int j = 0; j < LINES; j++) nprefetch(w[0] + ahead + 64 * j);
 #pragma GCC unroll 1  // or else sums leave their registers
-      for (int v = 0; v < V; v += S) step(v);
+    for (int v = 0; v < V; v += S) step(v, half);
 #else
-      each<V / S>([&](auto part) ED_INLINED { step(std::integral_constant<int, part * S>()); });
+    each<V / S>([&](auto part) ED_INLINED { step(std::integral_constant<int, part * S>(), half); });
 #endif
-      each<V>([&](auto v) ED_INLINED { w[v] += 64 * LINES; });
-      each<M>([&](auto m) ED_INLINED { x[m] += QuantizedActivations::record_bytes(STEP); });
+    each<M>([&](auto m) ED_INLINED { x[m] += QuantizedActivations::record_bytes(STEP); });
+  };
+  const auto next_weights = [&](auto v) ED_INLINED { w[v] += 64 * LINES; };
+  if constexpr (PARTED) {
+    for (int t = 0; t < a.steps; t += 2) {
+      if (t == last) ahead += at.skip;
+      each<2>([&](auto half) ED_INLINED { each<V>(begin_block), steps(half); });
+      each<V>(next_weights);
+      if (t % (SUPER / STEP) == SUPER / STEP - 2)
+        each<V>([&](auto v) ED_INLINED { s[v] += LANES * (ZEROS == OFFSET_PARTS ? 2 : 1); });
     }
-    each<V>(end_block);
+  } else {
+    for (int t = 0; t < a.steps;) {
+      if constexpr (ZEROS) each<V>(begin_block);
+      for (const int end = t + per_block; t < end; t++) {
+        if (t == last) ahead += at.skip;
+        steps(std::integral_constant<int, 0>());
+        each<V>(next_weights);
+      }
+      each<V>(end_block);
+    }
   }
   const auto store = [&](const auto& from) ED_INLINED {
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { nstore(sums + (m * V + v) * W, from.get(m, v)); }); });
@@ -257,10 +316,10 @@ ED_IN void tiles_of(int m, const Strip<V>& at, int per_block, const QuantizedAct
 }
 
 // m rows by a tile for so many. Rare cases (a remaining vector, blocks of 16, zero points of int8 in blocks
-// of 32, its offsets) have few tiles, because each takes long to compile.
+// of 32, its offsets, types of GGUF) have few tiles, because each takes long to compile.
 template <int FORMAT, int STEP, int V, int ZEROS = NO_ZEROS, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
-  if constexpr (V < TILE_V || STEP == 16 || ZEROS == BY_STEP || (ZEROS == OFFSET && FORMAT == INT8)) {
+  if constexpr (V < TILE_V || STEP == 16 || FORMAT > INT2 || ZEROS == BY_STEP || (ZEROS == OFFSET && FORMAT == INT8)) {
     tiles_of<FORMAT, STEP, V, ZEROS, std::min(TILE_M, 4)>(m, at, per_block, a, m0, sums);
   } else {
     if constexpr (M > 1)
@@ -272,14 +331,23 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.offsets)
-    w.format == INT4 ? tile_of<INT4, 32, V, OFFSET>(m, at, per_block, a, m0, sums)
-                     : tile_of<INT8, 32, V, OFFSET>(m, at, per_block, a, m0, sums);
+  if (w.parts())
+    w.format == UINT2  ? tile_of<UINT2, 16, V, OFFSET_PARTS>(m, at, per_block, a, m0, sums)
+    : w.format == INT3 ? tile_of<INT3, 16, V, PARTS>(m, at, per_block, a, m0, sums)
+                       : tile_of<INT6, 16, V, PARTS>(m, at, per_block, a, m0, sums);
+  else if (w.offsets)
+    w.format == INT4   ? tile_of<INT4, 32, V, OFFSET>(m, at, per_block, a, m0, sums)
+    : w.format == INT5 ? tile_of<INT5, 32, V, OFFSET>(m, at, per_block, a, m0, sums)
+                       : tile_of<INT8, 32, V, OFFSET>(m, at, per_block, a, m0, sums);
   else if (w.zeros_in_steps())
     tile_of<INT4, 32, V, IN_STEP>(m, at, per_block, a, m0, sums);
   else if (w.zeros)
     per_block == 1 ? tile_of<INT8, 32, V, BY_STEP>(m, at, per_block, a, m0, sums)
                    : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
+  else if (w.format == NL4)
+    tile_of<NL4, 32, V>(m, at, per_block, a, m0, sums);
+  else if (w.format == INT5)
+    tile_of<INT5, 32, V>(m, at, per_block, a, m0, sums);
   else if (w.format == INT3)
     tile_of<INT3, 32, V>(m, at, per_block, a, m0, sums);
   else if (w.format == INT2)
@@ -309,10 +377,15 @@ ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to) {
 #endif
 }
 
-// The zero points or offsets of group `group` of a matrix that lies row by row, in the packed layout.
+// The zero points, offsets or parts of group `group` of a matrix that lies row by row, in the packed layout.
 static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
   const int blocks = w.blocks(), rows = std::min(LANES, w.n - group * LANES);
   std::memset(zeros, 0, w.packed_zero_bytes());
+  if (w.parts()) {
+    for (int r = 0; r < rows; r++)
+      for (int b = 0; b < blocks; b++) zeros[b * LANES + r] = w.zeros[(size_t)(group * LANES + r) * blocks + b];
+    return;
+  }
   if (w.offsets) {
     const uint16_t* from = (const uint16_t*)w.zeros + (size_t)group * LANES * blocks;
     for (int r = 0; r < rows; r++)
@@ -328,32 +401,32 @@ static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
 }
 
 // What missing rows are made of, by format; their scales are 0.
-constexpr uint8_t FILLERS[] = {0, 0, 0, 0x80, 0x88, 0, 0};
+constexpr uint8_t FILLERS[] = {0, 0, 0, 0x80, 0x88, 0, 0, 0, 0, 0, 0};
 
 // Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
 static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales, uint8_t* zeros) {
   size_t row_bytes = w.group_bytes() / LANES;
-  int blocks = w.blocks();
+  const int count = w.scale_count();
   if (w.zeros) pack_zeros(w, group, zeros);
   if ((group + 1) * LANES <= w.n && row_bytes % 16 == 0) {
     const uint8_t* from = w.data + (size_t)group * LANES * row_bytes;
     for (size_t at = 0; at < row_bytes; at += 16)
       for (int r = 0; r < LANES; r += 4) transpose4x4(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4);
-    const uint16_t* scale = w.scales + (size_t)group * LANES * blocks;
-    for (int b = 0; b < blocks; b++)
-      for (int r = 0; r < LANES; r++) scales[b * LANES + r] = scale[(size_t)r * blocks + b];
+    const uint16_t* scale = w.scales + (size_t)group * LANES * count;
+    for (int b = 0; b < count; b++)
+      for (int r = 0; r < LANES; r++) scales[b * LANES + r] = scale[(size_t)r * count + b];
     return;
   }
   for (int r = 0; r < LANES; r++) {
     int n = group * LANES + r;
     if (n >= w.n) {
       for (size_t j = 0; j < row_bytes / 4; j++) std::memset(data + j * 64 + r * 4, FILLERS[w.format], 4);
-      for (int b = 0; b < blocks; b++) scales[b * LANES + r] = 0;
+      for (int b = 0; b < count; b++) scales[b * LANES + r] = 0;
       continue;
     }
     const uint8_t* from = w.data + n * row_bytes;
     for (size_t j = 0; j < row_bytes / 4; j++) std::memcpy(data + j * 64 + r * 4, from + j * 4, 4);
-    for (int b = 0; b < blocks; b++) scales[b * LANES + r] = w.scales[(size_t)n * blocks + b];
+    for (int b = 0; b < count; b++) scales[b * LANES + r] = w.scales[(size_t)n * count + b];
   }
 }
 
@@ -364,7 +437,7 @@ ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
   at.skip = w.layout == ROWS ? 0 : (size_t)((V - 1) / NV) * w.group_bytes();
   at.next_zero = w.layout == ROWS ? 0 : (size_t)((V - 1) / NV + 1) * w.zero_bytes();
   int packed = -1;
-  size_t group_bytes = w.group_bytes(), group_scales = (size_t)w.blocks() * LANES;
+  size_t group_bytes = w.group_bytes(), group_scales = (size_t)w.scale_count() * LANES;
   for (int v = 0; v < V; v++) {
     int group = (vec + v) / NV, lane = (vec + v) % NV * W;
     const uint8_t* data = w.data + group * group_bytes;
@@ -380,7 +453,7 @@ ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
       zeros += group * w.zero_bytes();
     }
     at.w[v] = data + lane * 4, at.s[v] = scales + lane;
-    at.z[v] = !zeros ? nullptr : zeros + (w.offsets ? 2 * lane : w.format == INT4 ? lane % 8 : lane);
+    at.z[v] = !zeros ? nullptr : zeros + (w.offsets == 1 ? 2 * lane : w.zeros_in_steps() ? lane % 8 : lane);
   }
   return at;
 }

@@ -34,25 +34,34 @@
 
 namespace edgedec {
 
-enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6 };
-constexpr bool in_planes(int format) { return format == INT3 || format == INT2; }
-constexpr int bits_of(int format) { return format == INT8 ? 8 : format == INT4 ? 4 : format == INT3 ? 3 : 2; }
+enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10 };
+constexpr bool in_planes(int format) { return format >= INT3 && format != NL4; }
+constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2};
+constexpr int bits_of(int format) { return BITS[format]; }
+// What the codes of NL4 stand for: ggml's table for IQ4_NL.
+constexpr int8_t NL4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 // Bytes of 16 outputs in a step of so many inputs, in lines of 64.
 constexpr int step_lines(int format, int step) { return step * bits_of(format) / 32; }
 // A weight is (code * step - zero) * scale, where no zero points are stored. Of int2 products take code * step from its bits.
 constexpr int code_step(int format) { return format == INT2 ? 2 : 1; }
-constexpr int code_zero(int format) { return format == INT8 ? 128 : format == INT4 ? 8 : format == INT3 ? 4 : 3; }
+constexpr int ZEROS_OF[] = {0, 0, 0, 128, 8, 4, 3, 16, 32, 0, 0};
+constexpr int code_zero(int format) { return ZEROS_OF[format]; }
 enum Layout { ROWS = 0, INTERLEAVE16 = 1 };
 enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
 constexpr int KEPT_WEIGHTS = CHUNK + 16;
+constexpr int SUPER = 256;  // weights of a scale that has parts
 
 // A weight matrix (n out, k in) as it lies in the weights file.
 struct Matrix {
   int32_t format, layout, n, k, block;
-  int32_t offsets;  // `zeros` are float16 laid out as the scales, that of a block added to its weights. Blocks of 32.
+  // What `zeros` are: 0: zero points. 1: float16 laid out as the scales, that of a block added to its weights; blocks of
+  // 32. 2: parts of scales, a byte of each block of 16, laid out as the zero points of int8: int8, and a block's scale is
+  // that times the float16 of its 256 weights in `scales`. Of UINT2 the low nibble, unsigned; `scales` has a second
+  // float16 there, and that times the high nibble is the block's offset.
+  int32_t offsets;
   const uint8_t* data;
   const uint16_t* scales;
   // What stands for zero in each block, instead of 8 (int4) or 128; null: none. Blocks of 32 or more. By rows
@@ -62,6 +71,9 @@ struct Matrix {
 
   int blocks() const { return (k + block - 1) / block; }
   int kpad() const { return quantized() ? blocks() * block : k; }
+  bool parts() const { return offsets == 2; }
+  // Float16 in `scales` of a row.
+  int scale_count() const { return !parts() ? blocks() : kpad() / SUPER * (format == UINT2 ? 2 : 1); }
   int step() const { return block == 16 ? 16 : 32; }
   int steps() const { return kpad() / step(); }
   int block_steps() const { return block / step(); }
@@ -72,10 +84,10 @@ struct Matrix {
   // Bytes of the zero points of a row (by rows), or of a group (packed).
   size_t zero_bytes() const {
     if (!zeros) return 0;
-    if (layout == ROWS) return offsets ? 2 * blocks() : format == INT4 ? (blocks() + 1) / 2 : blocks();
+    if (layout == ROWS) return offsets == 1 ? 2 * blocks() : zeros_in_steps() ? (blocks() + 1) / 2 : blocks();
     return packed_zero_bytes();
   }
-  size_t packed_zero_bytes() const { return zeros ? (size_t)blocks() * LANES * 2 / (offsets ? 1 : format == INT4 ? 4 : 2) : 0; }
+  size_t packed_zero_bytes() const { return zeros ? (size_t)blocks() * LANES * 2 / (offsets == 1 ? 1 : zeros_in_steps() ? 4 : 2) : 0; }
   // The zero points from row `row` on, the first of its group; null if there are none.
   const uint8_t* zeros_from(int64_t row) const {
     return zeros ? zeros + (layout == ROWS ? row : row / LANES) * zero_bytes() : nullptr;
@@ -94,7 +106,7 @@ struct Matrix {
       part.data += (size_t)row0 * k * (format == F32 ? 4 : 2);
     } else {
       part.data += group_bytes() / LANES * row0;
-      part.scales += (size_t)row0 * blocks();
+      part.scales += (size_t)row0 * scale_count();
       part.zeros = zeros_from(row0);
     }
     return part;
@@ -103,12 +115,12 @@ struct Matrix {
   size_t scratch() const { return layout == ROWS && quantized() ? 4 * packed_bytes() : 0; }
   // Of a group in the packed layout: weights, scales, zero points.
   size_t packed_bytes() const {
-    return group_bytes() + (size_t)blocks() * LANES * 2 + packed_zero_bytes();
+    return group_bytes() + (size_t)scale_count() * LANES * 2 + packed_zero_bytes();
   }
 };
 
 // Rows of activations ready to be multiplied. Quantized: a row is records, one a step: its int8 inputs, ordered as the
-// weights of the format want them (int4: 0 2 4 6 1 3 5 7 of every eight; all others as they come), and a Step. For float weights only `x` is read.
+// weights of the format want them (int4, nl4: 0 2 4 6 1 3 5 7 of every eight; all others as they come), and a Step. For float weights only `x` is read.
 struct QuantizedActivations {
   // Beside the inputs of a step: what one unit of them is, -`stands_for_zero` times their sum; and for weights with zero
   // points their sum if `zeros_in_steps`, else, where the step begins a block, the scaled sum of the block (so with

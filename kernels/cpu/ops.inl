@@ -64,7 +64,7 @@ ED_IN void order16(int8_t* q) {
 
 // The amount that `offset` subtracts from each weight in products.
 static int stands_for_zero(const Matrix& w) {
-  if (w.format == INT8) return OFFSET8;
+  if (w.format == INT8 || w.format == NL4) return OFFSET8;
   if (in_planes(w.format)) return code_zero(w.format);
   return ZERO_BYTES && w.zeros_in_steps() ? 15 : 8;  // so that bytes hold weights less their zero points
 }
@@ -88,7 +88,7 @@ static void quantize(const float* x, const Matrix& w, const QuantizedActivations
       vf scaled = vmul(v[i], vset(inverse));
       vstore_i8(q + i * 16, scaled);
       total = vadd(total, vload_i8(q + i * 16));
-      if (w.format == INT4) order16(q + i * 16);
+      if (w.format == INT4 || w.format == NL4) order16(q + i * 16);
     }
     QuantizedActivations::Step& about = a.about(m, t);
     const float sum = vsum(total);
@@ -205,24 +205,46 @@ ED_IN const uint8_t* quantized_word(const Matrix& w, int row, int word) {
   return w.data + row / LANES * w.group_bytes() + (size_t)word * 64 + row % LANES * 4;
 }
 
-// The code of input k of an output row.
+// The code of input k of an output row; of NL4 what it stands for.
 ED_IN int code_of(const Matrix& w, int row, int k) {
   if (w.format == INT8) return quantized_word(w, row, k / 4)[k % 4];
-  if (w.format == INT4) return quantized_word(w, row, k / 8)[k % 8 / 2] >> (k & 1 ? 4 : 0) & 15;
+  if (w.format == INT4 || w.format == NL4) {
+    const int code = quantized_word(w, row, k / 8)[k % 8 / 2] >> (k & 1 ? 4 : 0) & 15;
+    return w.format == INT4 ? code : NL4_VALUES[code];
+  }
   const int words = step_lines(w.format, 32), first = k / 32 * words;
+  if (w.format == INT5 || w.format == INT6) {
+    const int low = quantized_word(w, row, first + k % 32 / 8)[k % 4] >> k % 8 / 4 * 4 & 15;
+    if (w.format == INT5) return low | (quantized_word(w, row, first + 4)[k % 4] >> k % 32 / 4 & 1) << 4;
+    return low | (quantized_word(w, row, first + 4 + k % 32 / 16)[k % 4] >> 2 * (k % 16 / 4) & 3) << 4;
+  }
   const int low = quantized_word(w, row, first + k % 32 / 16)[k % 4] >> 2 * (k % 16 / 4) & 3;
-  if (w.format == INT2) return low;
+  if (w.format != INT3) return low;
   return low | (quantized_word(w, row, first + 2)[k % 4] >> k % 32 / 4 & 1) << 2;
 }
 
-// The scale or the offset of a block: `all` are those of the matrix.
-ED_IN float half_of(const Matrix& w, const uint16_t* all, int row, int block) {
-  const size_t at = w.layout == ROWS ? (size_t)row * w.blocks() + block
-                                     : ((size_t)(row / LANES) * w.blocks() + block) * LANES + row % LANES;
-  uint16_t t[W] = {all[at]};
+// Where number `i` of the `count` of a row lies.
+ED_IN size_t place_of(const Matrix& w, int row, int i, int count) {
+  return w.layout == ROWS ? (size_t)row * count + i : ((size_t)(row / LANES) * count + i) * LANES + row % LANES;
+}
+
+// Number `i` of a row's scales or offsets: `all` are those of the matrix.
+ED_IN float half_of(const Matrix& w, const uint16_t* all, int row, int i) {
+  uint16_t t[W] = {all[place_of(w, row, i, w.scale_count())]};
   float f[W];
   nstore(f, nload_f16(t));
   return f[0];
+}
+
+// The scale of a block, and its offset, if it has one.
+ED_IN float scale_of(const Matrix& w, int row, int block, float& offset) {
+  if (w.offsets == 1) offset = half_of(w, (const uint16_t*)w.zeros, row, block);
+  if (!w.parts()) return half_of(w, w.scales, row, block);
+  const uint8_t part = w.zeros[place_of(w, row, block, w.blocks())];
+  const int super = block * w.block / SUPER;
+  if (w.format != UINT2) return (float)(int8_t)part * half_of(w, w.scales, row, super);
+  offset = (float)(part >> 4) * half_of(w, w.scales, row, 2 * super + 1);
+  return (float)(part & 15) * half_of(w, w.scales, row, 2 * super);
 }
 
 static void embed(const Matrix& w, int row, float scale, float* y) {
@@ -238,11 +260,10 @@ static void embed(const Matrix& w, int row, float scale, float* y) {
   int zero = 0;
   for (int i = 0; i < k; i++) {
     if (i % w.block == 0) {
-      block_scale = half_of(w, w.scales, row, i / w.block), zero = w.zero(row, i / w.block);
-      if (w.offsets) offset = half_of(w, (const uint16_t*)w.zeros, row, i / w.block);
+      block_scale = scale_of(w, row, i / w.block, offset), zero = w.zero(row, i / w.block);
     }
     const float y0 = (float)(code_of(w, row, i) * code_step(w.format) - zero) * block_scale;
-    y[i] = (w.offsets ? y0 + offset : y0) * scale;
+    y[i] = (w.offsets ? y0 + offset : y0) * scale;  // without one it adds 0
   }
 }
 

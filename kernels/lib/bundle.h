@@ -15,7 +15,7 @@ namespace edgedec::lib {
 struct Tensor {
   int format = 0, layout = 0;  // as in kernels.h
   Shape shape;
-  uint64_t data = 0, scales = 0, zeros = 0, offsets = 0;
+  uint64_t data = 0, scales = 0, zeros = 0, offsets = 0, parts = 0;
   int64_t block = 0;
 };
 
@@ -86,6 +86,7 @@ class EngineModel {
 };
 
 constexpr const char* KV_FORMATS = "f32 f16 int8 int4";
+constexpr const char* WEIGHT_FORMATS = "f32 f16 int8 int4 int3 int2 int5 int6 nl4 uint2";
 // 1 to 4, as in kernels.h; 0: none of them.
 int kv_format(const std::string& name);
 

@@ -27,8 +27,8 @@ ed_tensor EngineModel::tensor(const std::string& name) const {
   if (found == bundle_.manifest.tensors.end()) return {};
   const Tensor& t = found->second;
   const uint8_t* base = bundle_.weights->data;
-  const uint64_t zeros = t.zeros ? t.zeros : t.offsets;
-  return {t.format, t.layout, (int32_t)t.shape[0], (int32_t)t.shape.back(), (int32_t)t.block, t.offsets != 0,
+  const uint64_t zeros = t.zeros ? t.zeros : t.offsets ? t.offsets : t.parts;
+  return {t.format, t.layout, (int32_t)t.shape[0], (int32_t)t.shape.back(), (int32_t)t.block, t.parts ? 2 : t.offsets != 0,
           base + t.data, t.block ? base + t.scales : nullptr, zeros ? base + zeros : nullptr};
 }
 

@@ -12,7 +12,9 @@ namespace {
 constexpr uint64_t ALIGN = 64;
 constexpr int VERSION = 9, OLDEST = 4;
 constexpr int64_t LANES = 16;
-enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+constexpr int64_t SUPER = 256;
+enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10 };
+constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2};
 
 [[noreturn]] void corrupt(const std::string& why) { throw Failure(EDGEDEC_CORRUPT, why); }
 
@@ -25,13 +27,14 @@ uint64_t offset_of(const Json& value, const std::string& where) {
 Tensor read_tensor(const Json& value, const std::string& where) {
   Fields f(value, where, EDGEDEC_CORRUPT);
   Tensor t;
-  t.format = 1 + f.choice("format", KV_FORMATS);
+  t.format = 1 + f.choice("format", WEIGHT_FORMATS);
   for (const Json& size : to_list(f.need("shape"), f.path("shape"), EDGEDEC_CORRUPT))
     t.shape.push_back(to_integer(size, f.path("shape"), EDGEDEC_CORRUPT));
   t.data = offset_of(f.need("data"), f.path("data"));
   if (const Json* scales = f.any("scales")) t.scales = offset_of(*scales, f.path("scales"));
   if (const Json* zeros = f.any("zeros")) t.zeros = offset_of(*zeros, f.path("zeros"));
   if (const Json* offsets = f.any("offsets")) t.offsets = offset_of(*offsets, f.path("offsets"));
+  if (const Json* parts = f.any("parts")) t.parts = offset_of(*parts, f.path("parts"));
   t.block = f.integer("block", 0);
   t.layout = f.choice("layout", "rows interleave16", 0);
   f.done();
@@ -64,26 +67,44 @@ class Extents {
   const std::string& where_;
 };
 
+// Whether the format has blocks of this size, with parts of scales or without.
+bool has_blocks(const Tensor& t) {
+  const int64_t block = t.block;
+  if (t.parts) {
+    const bool format = t.format == INT3 || t.format == INT6 || t.format == UINT2;
+    return format && block == 16 && t.shape.back() % SUPER == 0 && !t.zeros && !t.offsets;
+  }
+  if (t.format == INT5 || t.format == NL4) return block == 32;
+  if (t.format == INT6 || t.format == UINT2) return false;
+  if (block != 16 && block != 32 && block != 64 && block != 128 && block != 256) return false;
+  return block % 32 == 0 || (t.format != INT3 && t.format != INT2);
+}
+
 void check_tensor(const std::string& name, const Tensor& t, const ModelSpec& spec, const Extents& extents) {
   uint64_t rows = elements(t.shape) / (uint64_t)t.shape.back();
   const std::string what = "tensor " + name;
   if (t.format == F32 || t.format == F16) {
     if (t.format == F16 && !spec.is_matrix(name)) corrupt(what + ": f16, and no matrix");
-    if (t.zeros || t.offsets || t.layout) corrupt(what + ": a float weight with zero points, offsets or packed");
+    if (t.zeros || t.offsets || t.parts || t.layout)
+      corrupt(what + ": a float weight with zero points, offsets, parts or packed");
     return extents.check(name, t.data, elements(t.shape) * (t.format == F32 ? 4 : 2));
   }
   const int64_t block = t.block;
-  if ((block != 16 && block != 32 && block != 64 && block != 128 && block != 256) || !spec.is_matrix(name))
-    corrupt(what + ": block " + std::to_string(block));
-  if (t.zeros && (block < 32 || name == "embed")) corrupt(what + ": zero points in blocks of " + std::to_string(block));
-  if (t.offsets && (block != 32 || t.zeros)) corrupt(what + ": offsets in blocks of " + std::to_string(block));
+  if (!has_blocks(t) || !spec.is_matrix(name)) corrupt(what + ": block " + std::to_string(block));
+  const bool usual = t.format == INT8 || t.format == INT4;
+  if (t.zeros && (!usual || block < 32 || name == "embed"))
+    corrupt(what + ": zero points in blocks of " + std::to_string(block));
+  if (t.offsets && ((!usual && t.format != INT5) || block != 32 || t.zeros))
+    corrupt(what + ": offsets in blocks of " + std::to_string(block));
   if (t.layout) rows = (rows + LANES - 1) / LANES * LANES;
   const uint64_t blocks = ((uint64_t)t.shape.back() + block - 1) / block;
   const uint64_t two = t.format == INT8 ? 2 * blocks : t.layout ? blocks : 2 * ((blocks + 1) / 2);
-  extents.check(name, t.data, rows * blocks * (t.format == INT4 ? block / 2 : block));
-  extents.check(name + " (scales)", t.scales, rows * blocks * 2);
+  const uint64_t scales = t.parts ? (uint64_t)(t.shape.back() / SUPER) * (t.format == UINT2 ? 2 : 1) : blocks;
+  extents.check(name, t.data, rows * (blocks * block * BITS[t.format] / 8));
+  extents.check(name + " (scales)", t.scales, rows * scales * 2);
   if (t.zeros) extents.check(name + " (zeros)", t.zeros, rows * two / 2);
   if (t.offsets) extents.check(name + " (offsets)", t.offsets, rows * blocks * 2);
+  if (t.parts) extents.check(name + " (parts)", t.parts, rows * blocks);
 }
 
 // ---- parts of the manifest -------------------------------------------------------------------------

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from ggufs import MODELS, gguf
 from numpy.typing import NDArray
-from readings import all_logits, greedy, of_file
+from readings import all_logits, greedy, kl, of_file
 
 from edgedec.errors import BadTensor, RuntimeUnavailable
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.opening import open_source
-from edgedec.runtime import open_runtime
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import Rows, logits_of, open_runtime
+from edgedec.runtimes.native import NativeRuntime
 
 torch = pytest.importorskip("torch", reason="the models are built with torch")
 
@@ -103,7 +105,7 @@ def test_integers_are_kept(kind: str, target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu", "portable"])
-@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_1", "Q5_K"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K"])
 def test_least_values_are_kept(kind: str, target: str, tmp_path: Path) -> None:
     """A scale and an offset in float16 are within their rounding of the file's scale and least value; every engine that
     has them computes with these."""
@@ -111,7 +113,7 @@ def test_least_values_are_kept(kind: str, target: str, tmp_path: Path) -> None:
     options = ExportOptions(check=False, target=target, runtimes=("native", "ort"))
     bundle = export(str(path), tmp_path / "b", options)
     tensors = {name: t for name, t in bundle.manifest.tensors.items() if name in bundle.spec.matrices}
-    assert {t.format for t in tensors.values()} == {"int4" if kind[1] == "4" else "int8"}
+    assert {t.format for t in tensors.values()} == {"int4"}
     assert all(t.offsets and not t.zeros for t in tensors.values())
     assert bundle.manifest.version == 9
     theirs = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
@@ -128,6 +130,92 @@ def test_least_values_are_kept(kind: str, target: str, tmp_path: Path) -> None:
         assert np.sqrt(np.mean((found - exact) ** 2)) < 0.1 * exact.std()
     with pytest.raises(RuntimeUnavailable, match="reads no weights with offsets"):
         open_runtime("opencl", bundle)
+
+
+# Of each type its format here, its block, and whether its scales have parts.
+OWN = {
+    "Q2_K": ("uint2", 16, True),
+    "Q3_K": ("int3", 16, True),
+    "Q6_K": ("int6", 16, True),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K"), ("int5", 32, False)),
+    **dict.fromkeys(("IQ4_NL", "IQ4_XS"), ("nl4", 32, False)),
+}
+# A factor or an offset of their blocks becomes one float16.
+NEARLY = ("Q5_1", "Q5_K", "IQ4_XS")
+
+
+@pytest.mark.parametrize("target", ["cpu", "portable"])
+@pytest.mark.parametrize("kind", OWN)
+def test_types_that_only_gguf_has_are_kept(kind: str, target: str, tmp_path: Path) -> None:
+    """The values that the package gguf finds, at the file's size; every engine that has them computes with these."""
+    path = quantized(kind, tmp_path / "m.gguf")
+    options = ExportOptions(check=False, target=target, runtimes=("native", "ort"))
+    bundle = export(str(path), tmp_path / "b", options)
+    tensors = {name: t for name, t in bundle.manifest.tensors.items() if name in bundle.spec.matrices}
+    assert {(t.format, t.block, t.parts > 0) for t in tensors.values()} == {OWN[kind]}
+    assert bundle.manifest.version == 9
+    read = gguf.GGUFReader(path)
+    of_matrices = sum(int(t.n_bytes) for t in read.tensors if len(t.shape) > 1)
+    assert sum(t.stored_bytes for t in tensors.values()) < 1.15 * of_matrices
+    theirs = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in read.tensors}
+    q = theirs["blk.0.attn_q.weight"].reshape(4, 32, 2, 256).swapaxes(1, 2).reshape(256, 256)
+    wanted = {"embed": theirs["token_embd.weight"], "blocks.1.down": theirs["blk.0.ffn_down.weight"]}
+    for name, values in {**wanted, "blocks.0.qkv": q}.items():
+        near = np.abs(values).max() * (2.0**-9 if kind in NEARLY else 0.0)
+        assert np.abs(bundle.rows(name, 0, len(values)) - values).max() <= near
+        assert np.abs(bundle.gather(name, np.array([40, 3])) - values[[40, 3]]).max() <= near
+    exact = all_logits(of_file(path), IDS)
+    assert np.abs(all_logits(open_runtime("reference", bundle), IDS) - exact).max() < 5e-3 * exact.std()
+    eight = export(str(path), tmp_path / "8", ExportOptions(check=False, weights="int8", runtimes=("native",)))
+    assert {t.format for n, t in eight.manifest.tensors.items() if n in tensors} == {"int8"}
+    near = kl(exact, all_logits(open_runtime("native", eight), IDS))
+    # Activations are rounded to 8 bits; ONNX Runtime multiplies offsets by what they were before.
+    for engine, share in (("native", 1.2), ("ort", 2.5)):
+        assert kl(exact, all_logits(open_runtime(engine, bundle), IDS)) < share * near + 1e-6
+    with pytest.raises(RuntimeUnavailable, match=f"reads no {OWN[kind][0]} weights; native, reference and ort do"):
+        open_runtime("opencl", bundle)
+
+
+@pytest.mark.parametrize("target", ["cpu", "portable"])
+@pytest.mark.parametrize("kind", OWN)
+def test_kept_types_give_the_same_bytes_in_any_call_on_any_machine(kind: str, target: str, tmp_path: Path) -> None:
+    """Every instruction set that this machine has; a row alone, and with others."""
+    path = quantized(kind, tmp_path / "m.gguf")
+    bundle = export(str(path), tmp_path / "b", ExportOptions(check=False, target=target, runtimes=("native",)))
+    expected = all_logits(NativeRuntime(bundle, "f16", 1, isa="scalar"), IDS)
+    assert expected.std() > 0.05
+    for isa in (name for name, runs in loader.isas().items() if runs):
+        engine = NativeRuntime(bundle, "f16", 1, isa=isa)
+        assert all_logits(engine, IDS).tobytes() == expected.tobytes()
+        for n in (1, 2, 5, 7):
+            cache, parts = engine.new_cache(24), []
+            for at in range(0, 24, n):
+                rows = Rows.chain(IDS[at : at + n], at)
+                parts.append(logits_of(engine, rows, cache))
+                cache.commit(range(len(rows)))
+            assert np.concatenate(parts).tobytes() == expected.tobytes()
+
+
+def test_a_type_is_kept_unless_another_format_is_asked_for(tmp_path: Path) -> None:
+    """As embedding and head, too, which may have types of their own."""
+    path = quantized({"token_embd": "Q6_K", "output": "Q8_0", "": "IQ4_NL"}, tmp_path / "m.gguf")
+
+    def formats(**options: Any) -> tuple[str, str, str]:
+        made = ExportOptions(check=False, runtimes=("native",), force=True, **options)
+        tensors = export(str(path), tmp_path / "b", made).manifest.tensors
+        return tensors["embed"].format, tensors["head"].format, tensors["blocks.1.down"].format
+
+    assert formats() == ("int6", "int8", "nl4")
+    assert formats(weights="int4") == ("int4", "int4", "int4")
+    assert formats(embed="int8", head="int4") == ("int8", "int4", "nl4")
+    assert formats(block=64) == ("int8", "int8", "int4")
+
+
+def test_a_matrix_of_types_with_formats_of_their_own_is_rounded_to_8_bits(tmp_path: Path) -> None:
+    path = quantized({"attn_v": "Q3_K", "": "Q2_K"}, tmp_path / "m.gguf")
+    bundle = export(str(path), tmp_path / "b", ExportOptions(check=False, runtimes=("native",)))
+    assert bundle.manifest.tensors["blocks.0.qkv"].format == "int8"
+    assert bundle.manifest.tensors["blocks.0.o"].format == "uint2"
 
 
 def test_a_matrix_of_several_types_takes_the_finest(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from ggufs import gguf
 
 from edgedec.bundle import Bundle
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.export.gguf.types import KEPT as STORED
-from edgedec.export.gguf.types import SUGGESTED
+from edgedec.export.gguf.types import OWN, SUGGESTED
 from edgedec.runtime import RuntimeOptions, open_runtime
 
 pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
@@ -103,8 +102,9 @@ def test_files_that_llama_cpp_quantized(kind: str, tmp_path: Path) -> None:
     assert set(kinds.values()) > {"F32"}
     mixed = export(str(path), tmp_path / "m", ExportOptions(check=False))
     formats = {name: t.format for name, t in mixed.manifest.tensors.items() if name.startswith("blocks")}
-    assert formats["blocks.1.down"] == SUGGESTED[kinds["blk.0.ffn_down.weight"]]
-    assert kind != "Q4_K_M" or set(formats.values()) == {"f32", "int4", "int8"}
+    down = kinds["blk.0.ffn_down.weight"]
+    assert formats["blocks.1.down"] == OWN.get(down, SUGGESTED[down])
+    assert kind != "Q4_K_M" or set(formats.values()) >= {"int4", "int6", "int8"}
     one, other = (r.all_logits(open_runtime(name, mixed), IDS) for name in ("native", "ort"))
     assert r.rms(one - other) < 0.2
     exact, theirs = r.all_logits(r.of_file(path), IDS), r.llama_cpp_logits(path, IDS)
@@ -114,11 +114,5 @@ def test_files_that_llama_cpp_quantized(kind: str, tmp_path: Path) -> None:
     far, near = r.kl(theirs, one), r.kl(theirs, ours)
     print(f"{kind}: KL {far:.4f}, with --weights int8 {near:.4f}")
     assert near < 0.02
-    kept = {kind for name, kind in kinds.items() if name.endswith("weight") and "norm" not in name} <= {
-        *STORED,
-        "Q6_K",
-        "F32",
-    }
-    assert near < far or kept or set(formats.values()) == {"f32", "int8"}
-    assert not kept or far < 1.2 * near  # activations are rounded to 8 bits, and no weight is
-    assert far < 0.5
+    # What is not kept, matrices of several types, is rounded to 8 bits; activations are, everywhere.
+    assert far < 1.5 * near + 1e-5

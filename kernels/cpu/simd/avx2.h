@@ -139,8 +139,16 @@ using w4 = ni;
 ED_IN w4 ready4(ni bytes) { return bytes; }
 using acc4 = ni;
 using acc8 = ni;
+// Of each value of NL4 `of` it: 16 bytes in both halves.
+template <class F>
+ED_IN ni nl4_table(F of) {
+  alignas(16) int8_t t[16];
+  for (int i = 0; i < 16; i++) t[i] = (int8_t)of(edgedec::NL4_VALUES[i]);
+  return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)t));
+}
 #ifdef ED_VNNI
 constexpr bool ZERO_BYTES = true;
+constexpr bool SUMS16 = false;
 constexpr int OFFSET8 = 128;
 using w8 = ni;
 ED_IN acc4 begin4(int c) { return _mm256_set1_epi32(c); }
@@ -150,8 +158,17 @@ ED_IN w8 ready8(ni raw) { return raw; }
 ED_IN acc8 begin8(int c) { return _mm256_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm256_dpbusd_avx_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
+struct Looked {
+  w8 lo, hi;
+};
+ED_IN Looked looked_up(ni raw) {
+  const ni table = nl4_table([](int x) { return x + 128; });
+  const Pair codes = nibbles(raw);
+  return {_mm256_shuffle_epi8(table, codes.lo), _mm256_shuffle_epi8(table, codes.hi)};
+}
 #else
 constexpr bool ZERO_BYTES = false;  // sums of 16 bits have room for nibbles only
+constexpr bool SUMS16 = true;
 constexpr int OFFSET8 = 0;
 struct w8 {
   ni value, size;
@@ -169,6 +186,15 @@ ED_IN acc8 dot8(acc8 a, w8 w, ni x) {
   return _mm256_add_epi32(a, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 ED_IN ni end8(acc8 a, int) { return a; }
+struct Looked {
+  w8 lo, hi;
+};
+ED_IN Looked looked_up(ni raw) {
+  const ni table = nl4_table([](int x) { return x; }), sizes = nl4_table([](int x) { return x < 0 ? -x : x; });
+  const Pair codes = nibbles(raw);
+  return {{_mm256_shuffle_epi8(table, codes.lo), _mm256_shuffle_epi8(sizes, codes.lo)},
+          {_mm256_shuffle_epi8(table, codes.hi), _mm256_shuffle_epi8(sizes, codes.hi)}};
+}
 #endif
 ED_IN void nprefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

@@ -95,6 +95,7 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
 // ---- products of unsigned weight bytes and signed activation bytes, 4 a lane -------------------
 
 constexpr bool ZERO_BYTES = true;  // zero points of int4 may be added to weight bytes
+constexpr bool SUMS16 = false;
 constexpr int OFFSET8 = 128;  // int8 weights stand as q + 128; the offset is taken off through `c`
 // A tile's vectors have their steps summed together.
 constexpr int step_vectors(int, int v) { return v; }
@@ -129,6 +130,17 @@ ED_IN w8 ready8(ni raw) { return raw; }
 ED_IN acc8 begin8(int c) { return _mm512_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm512_dpbusd_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
+struct Looked {
+  w8 lo, hi;
+};
+// What the nibbles stand for in NL4.
+ED_IN Looked looked_up(ni raw) {
+  alignas(16) uint8_t t[16];
+  for (int i = 0; i < 16; i++) t[i] = (uint8_t)(edgedec::NL4_VALUES[i] + 128);
+  const ni table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)t));
+  const Pair codes = nibbles(raw);
+  return {_mm512_shuffle_epi8(table, codes.lo), _mm512_shuffle_epi8(table, codes.hi)};
+}
 
 // The zero points of W outputs of a block of int4: both nibbles of 8 bytes.
 ED_IN ni nint_zeros4(const uint8_t* p, int) {

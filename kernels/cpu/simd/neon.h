@@ -125,6 +125,11 @@ ED_IN int8x16_t nspread(const int8_t* x) {
 ED_IN Pair nibbles(uint8x16_t raw) {
   return {vreinterpretq_s8_u8(vandq_u8(raw, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(raw, 4))};
 }
+// What the nibbles stand for in NL4.
+ED_IN Pair looked_up(uint8x16_t raw) {
+  const int8x16_t table = vld1q_s8(edgedec::NL4_VALUES);
+  return {vqtbl1q_s8(table, vandq_u8(raw, vdupq_n_u8(15))), vqtbl1q_s8(table, vshrq_n_u8(raw, 4))};
+}
 ED_IN w8 ready8(uint8x16_t raw) { return vreinterpretq_s8_u8(veorq_u8(raw, vdupq_n_u8(128))); }
 ED_IN acc4 begin4(int c) { return vdupq_n_s32(c); }
 ED_IN acc4 dot4(acc4 a, int8x16_t w, int8x16_t x) { return vdotq_s32(a, w, x); }
@@ -168,6 +173,7 @@ ED_IN Pair eight_inputs(const uint8_t* w, int eight) {
            : eight == 2 ? planes_of_eight<FORMAT, 2>(w)
                         : planes_of_eight<FORMAT, 3>(w);
   else if constexpr (FORMAT == edgedec::INT4) return nibbles(nbytes(w + 64 * eight));
+  else if constexpr (FORMAT == edgedec::NL4) return looked_up(nbytes(w + 64 * eight));
   else return {ready8(nbytes(w + 128 * eight)), ready8(nbytes(w + 128 * eight + 64))};
 }
 
@@ -177,8 +183,8 @@ ED_IN ni dot(ni sum, int8x16_t w, int8x16_t x) {
   return vdotq_laneq_s32(sum, w, x, FOUR);
 }
 
-// sum[m][v] = the STEP inputs at q[m] times the weights at w[v], and c[m].
-template <int FORMAT, int STEP, int M, int V>
+// sum[m][v] = the STEP inputs at q[m] times the weights at w[v], and c[m]. In planes: from the four inputs FIRST of 32 on.
+template <int FORMAT, int STEP, int M, int V, int FIRST>
 ED_IN void dot_sums(const uint8_t* const* w, const int8_t* const* q, const int* c, ni (&sum)[M][V]) {
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) sum[m][v] = niset(c[m]);
@@ -187,9 +193,9 @@ ED_IN void dot_sums(const uint8_t* const* w, const int8_t* const* q, const int* 
     int8x16_t x[M];
     for (int m = 0; m < M; m++) x[m] = vld1q_s8(q[m] + 16 * i);
     for (int v = 0; v < V; v++) {
-      Pair y = eight_inputs<FORMAT>(w[v], 2 * i);
+      Pair y = eight_inputs<FORMAT>(w[v], FIRST / 2 + 2 * i);
       for (int m = 0; m < M; m++) sum[m][v] = dot<1>(dot<0>(sum[m][v], y.lo, x[m]), y.hi, x[m]);
-      y = eight_inputs<FORMAT>(w[v], 2 * i + 1);
+      y = eight_inputs<FORMAT>(w[v], FIRST / 2 + 2 * i + 1);
       for (int m = 0; m < M; m++) sum[m][v] = dot<3>(dot<2>(sum[m][v], y.lo, x[m]), y.hi, x[m]);
     }
   }
@@ -206,7 +212,7 @@ ED_IN int8x16_t high_pairs(Pair y) {
 ED_IN int64x2_t as64(int8x16_t a) { return vreinterpretq_s64_s8(a); }
 
 // The same; an instruction takes eight inputs of two rows and two outputs. An odd last row is its own partner.
-template <int FORMAT, int STEP, int M, int V>
+template <int FORMAT, int STEP, int M, int V, int FIRST>
 ED_IN void matrix_sums(const uint8_t* const* w, const int8_t* const* q, const int* c, ni (&sum)[M][V]) {
   constexpr int PAIRS = (M + 1) / 2;
   ni part[PAIRS][2 * V];  // row a: outputs 0 1, row b: outputs 0 1; the same of 2 3
@@ -226,7 +232,7 @@ ED_IN void matrix_sums(const uint8_t* const* w, const int8_t* const* q, const in
     for (int v = 0; v < V; v++) {
 #pragma GCC unroll 2
       for (int j = 0; j < 2; j++) {
-        Pair y = eight_inputs<FORMAT>(w[v], 2 * i + j);
+        Pair y = eight_inputs<FORMAT>(w[v], FIRST / 2 + 2 * i + j);
         int8x16_t low = low_pairs(y), high = high_pairs(y);
         for (int p = 0; p < PAIRS; p++) {
           part[p][2 * v] = vmmlaq_s32(part[p][2 * v], x[j][p], low);
@@ -244,12 +250,12 @@ ED_IN void matrix_sums(const uint8_t* const* w, const int8_t* const* q, const in
 }
 #endif
 
-template <int FORMAT, int STEP, int M, int V>
+template <int FORMAT, int STEP, int M, int V, int FIRST>
 ED_IN void step_sums(const uint8_t* const* w, const int8_t* const* q, const int* c, ni (&sum)[M][V]) {
 #ifdef ED_I8MM
-  if constexpr (M > 1) return matrix_sums<FORMAT, STEP, M, V>(w, q, c, sum);
+  if constexpr (M > 1) return matrix_sums<FORMAT, STEP, M, V, FIRST>(w, q, c, sum);
 #endif
-  dot_sums<FORMAT, STEP, M, V>(w, q, c, sum);
+  dot_sums<FORMAT, STEP, M, V, FIRST>(w, q, c, sum);
 }
 
 }  // namespace ED_NS

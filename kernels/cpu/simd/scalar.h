@@ -142,6 +142,7 @@ struct Pair {
   bytes lo, hi;
 };
 constexpr bool ZERO_BYTES = false;
+constexpr bool SUMS16 = false;
 constexpr int OFFSET8 = 0;
 using acc4 = ni;
 using acc8 = ni;
@@ -182,6 +183,14 @@ ED_OUT acc8 dot8(acc8 a, const w8& w, const bytes& x) {
   return a;
 }
 ED_IN ni end8(acc8 a, int) { return a; }
+// What the nibbles stand for in NL4.
+using Looked = Pair;
+ED_OUT Looked looked_up(bytes raw) {
+  Pair p = nibbles(raw);
+  for (int i = 0; i < 4 * W; i++)
+    p.lo.v[i] = (uint8_t)(edgedec::NL4_VALUES[p.lo.v[i]] + 128), p.hi.v[i] = (uint8_t)(edgedec::NL4_VALUES[p.hi.v[i]] + 128);
+  return p;
+}
 // 8 or 128 less the zero points of W outputs of a block: of int4 both nibbles of 8 bytes.
 ED_OUT nf nload_zeros4(const uint8_t* p, int) { nf r; ED_LANES r.v[i] = (float)(8 - (p[i % 8] >> i / 8 * 4 & 15)); return r; }
 ED_OUT nf nload_zeros8(const uint8_t* p) { nf r; ED_LANES r.v[i] = (float)(128 - p[i]); return r; }

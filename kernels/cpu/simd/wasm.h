@@ -164,6 +164,7 @@ ED_IN void nprefetch(const void*) {}
 // ---- products: four inputs of four outputs in a vector of bytes -----------------------------------------------------
 
 constexpr bool ZERO_BYTES = false;
+constexpr bool SUMS16 = false;
 
 // A tile's vectors have their steps summed together.
 constexpr int step_vectors(int, int v) { return v; }
@@ -240,5 +241,16 @@ ED_IN acc4 dot4(acc4 a, Words w, Words x) { return dot(a, w, x); }
 ED_IN w8 ready8(v128_t raw) { return signed_words(wasm_v128_xor(raw, wasm_i8x16_splat(-128))); }
 ED_IN acc8 dot8(acc8 a, w8 w, Words x) { return dot(a, w, x); }
 #endif
+// What the nibbles stand for in NL4.
+struct Looked {
+  w8 lo, hi;
+};
+ED_IN Looked looked_up(v128_t raw) {
+  uint8_t t[16];
+  for (int i = 0; i < 16; i++) t[i] = (uint8_t)(edgedec::NL4_VALUES[i] + 128);
+  const v128_t table = wasm_v128_load(t);
+  return {ready8(wasm_i8x16_swizzle(table, wasm_v128_and(raw, wasm_i8x16_splat(15)))),
+          ready8(wasm_i8x16_swizzle(table, wasm_u8x16_shr(raw, 4)))};
+}
 
 }  // namespace ED_NS

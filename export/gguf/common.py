@@ -1,0 +1,72 @@
+"""What the configs of all architectures in GGUF files have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedec.export.gguf.metadata import GgufFacts
+from edgedec.export.gguf.ropes import rope_config
+
+Config = dict[str, Any]
+MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
+
+
+def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
+    """The config entries of all architectures. eps: the config's name for what norms add, LayerNorms under another name
+    than the usual one."""
+    heads, hidden = f.whole("attention.head_count", least=1), f.whole("embedding_length", least=1)
+    found: Config = {
+        "model_type": model_type,
+        "vocab_size": rows(f, "token_embd.weight"),
+        "hidden_size": hidden,
+        "num_hidden_layers": f.whole("block_count", least=1, most=len(f.file.tensors)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": f.whole("attention.head_count_kv", heads, least=1),
+        "head_dim": head_dim(f),
+        "intermediate_size": f.whole("feed_forward_length", 0),
+        "max_position_embeddings": f.whole("context_length", least=1, most=MAX_CONTEXT),
+        eps: f.number(f"attention.layer_norm_{'rms_' if eps == 'rms_norm_eps' else ''}epsilon"),
+        "tie_word_embeddings": "output.weight" not in f.file.tensors,
+    }
+    if f.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
+        raise f.fail(f.name("attention.value_length"), f"is not {found['head_dim']}, the length of keys")
+    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"])
+
+
+def head_dim(f: GgufFacts) -> int:
+    """The width of a head: given, or a share of the hidden size."""
+    share = f.whole("embedding_length") // max(1, f.whole("attention.head_count"))
+    return f.whole("attention.key_length", share, least=1, most=MAX_HEAD)
+
+
+def rows(f: GgufFacts, tensor: str) -> int:
+    """The rows of a tensor that must be there."""
+    if tensor not in f.file.tensors:
+        raise f.fail(tensor, "is missing: no such tensor")
+    return f.file.tensors[tensor].shape[0]
+
+
+def expert_count(f: GgufFacts) -> int:
+    """How many experts there are, which the tensors that stack them must have; older files have a tensor for each."""
+    n = f.whole("expert_count", 0)
+    if n and "blk.0.ffn_gate.0.weight" in f.file.tensors:
+        return n
+    stacked = [t.shape[0] for name, t in f.file.tensors.items() if name.endswith("_exps.weight")]
+    if n and set(stacked) != {n}:
+        raise f.fail(f.name("expert_count"), f"is {n}; the tensors *_exps.weight stack {stacked[:1] or 'none'}")
+    return n
+
+
+def biased(f: GgufFacts, tensor: str) -> bool:
+    """Has some layer this bias?"""
+    return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)
+
+
+def pattern(f: GgufFacts, n: int, every: int) -> list[bool]:
+    """Which layers have a window: all but every n-th, unless the file lists them."""
+    if f.has("attention.sliding_window_pattern"):
+        values = f.each("attention.sliding_window_pattern", n)
+        if type(f.file.metadata[f.name("attention.sliding_window_pattern")]) is not int:
+            return [bool(value) for value in values]
+        every = values[0] or n + 1
+    return [(i + 1) % every != 0 for i in range(n)]
