@@ -188,9 +188,14 @@ class NativeModel:
             groups=block.groups,
             scale=block.scale,
             top_groups=block.top_groups,
+            plain=not block.gated,
+            jitter=block.jitter,
+            gate_up=self._tensor(prefix + block.up),
+            shared_gate_up=self._tensor(prefix + block.shared_up),
+            gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
             router_weight=self._tensor(prefix + "router"),
-            **self._matrices(prefix, "gate_up down shared_gate_up shared_down shared_gate"),
-            **self._vectors(prefix, "router_bias router_logit_bias gate_up_bias down_bias"),
+            **self._matrices(prefix, "down shared_down shared_gate"),
+            **self._vectors(prefix, "router_bias router_logit_bias down_bias"),
         )
 
     def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:

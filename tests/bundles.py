@@ -223,6 +223,15 @@ KINDS = {
         (_ATTENTION, Moe(4, 1, 16, shared_size=24, shared_gate=True)),
         (_ATTENTION, Moe(3, 3, 16, shared_size=16)),
     ),
+    "plain experts": _kind(
+        (_ATTENTION, Moe(5, 2, 16, gated=False, activation="relu2", shared_size=20)),
+        (_ATTENTION, Moe(6, 3, 32, gated=False, router="sigmoid", router_bias=True, scale=2.5, post_norm="rms")),
+        (_ATTENTION, Moe(5, 2, 48, gated=False, bias=True, activation="gelu_tanh")),
+    ),
+    "sparsemixer": _kind(
+        (_ATTENTION, Moe(6, 2, 16, router="sparsemixer", normalize=False, jitter=0.2)),
+        (_ATTENTION, Moe(5, 3, 24, router="sparsemixer", jitter=0.01, scale=0.7)),
+    ),
     "selective state spaces": _kind(
         (S6(inner_size=56, state_size=10, dt_rank=5, conv_size=3, proj_bias=True, post_norm="rms"), _MOE),
         (_ATTENTION, Mlp(32)),

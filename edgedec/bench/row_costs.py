@@ -45,7 +45,7 @@ def _shares(spec: ModelSpec) -> dict[str, float]:
     found = {} if spec.tied else {"embed": 0.0}
     for b, block in enumerate(spec.blocks):
         if isinstance(block, Moe):
-            found |= dict.fromkeys((f"blocks.{b}.gate_up", f"blocks.{b}.down"), block.top_k / block.n_experts)
+            found |= dict.fromkeys((f"blocks.{b}.{block.up}", f"blocks.{b}.down"), block.top_k / block.n_experts)
     return found
 
 

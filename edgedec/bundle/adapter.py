@@ -22,7 +22,7 @@ from edgedec.storage.arrays import read_arrays, write_arrays
 MAGIC = b"EDGELORA"
 _VERSION, _MOST_PARTS = 1, 8
 # The matrices of an `Moe` block that hold all its experts.
-STACKED = ("gate_up", "down")
+STACKED = ("gate_up", "up", "down")
 Array = NDArray[np.float32]
 
 

@@ -11,7 +11,7 @@ def block_macs(block: Block, hidden: int) -> int:
     """Multiply-adds of a block for one row, by its matrices; of a mixture of experts those of `top_k` experts."""
     macs = sum(prod(shape) for shape in block.matrices(hidden).values())
     if isinstance(block, Moe):
-        expert = 3 * block.inner_size * hidden
+        expert = (block.up_rows + block.inner_size) * hidden
         macs += block.n_experts * hidden - (block.n_experts - block.top_k) * expert
     return macs
 

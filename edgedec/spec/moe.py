@@ -1,8 +1,11 @@
-"""The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
+"""The mixture-of-experts block: a router sends each row to a few of many MLPs, gated or plain (`Mlp`).
 
 router: "softmax" weighs all experts and takes the k likeliest; "softmax_topk" takes the k largest logits and weighs
 these; "sigmoid" weighs each by itself. router_bias: is added to the weights for the choice alone; logit_bias: to the
 router's logits. `normalize`: weights of the chosen sum to 1.
+
+"sparsemixer" (Phi-3.5-MoE, arXiv:2409.12136) takes the k largest logits; one of value s is weighed by softmax among
+those that are not chosen before it and not further below it than 2 * `jitter` of the larger of s and their size.
 
 clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
 gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
@@ -34,7 +37,7 @@ class Moe:
     n_experts: int
     top_k: int
     inner_size: int
-    router: Literal["softmax", "softmax_topk", "sigmoid"] = "softmax"
+    router: Literal["softmax", "softmax_topk", "sigmoid", "sparsemixer"] = "softmax"
     normalize: bool = True
     scale: float = 1.0
     router_bias: bool = False
@@ -45,6 +48,8 @@ class Moe:
     bias: bool = False
     logit_bias: bool = False
     clamped: bool = False
+    gated: bool = True
+    jitter: float = 0.0
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
@@ -52,9 +57,24 @@ class Moe:
     branch: bool = False
     kind: Literal["moe"] = "moe"
 
+    @property
+    def up(self) -> str:
+        """The name of the experts' first matrices."""
+        return "gate_up" if self.gated else "up"
+
+    @property
+    def up_rows(self) -> int:
+        """Rows of one expert's first matrix."""
+        return 2 * self.inner_size if self.gated else self.inner_size
+
+    @property
+    def shared_up(self) -> str:
+        """The name of the shared expert's first matrix."""
+        return f"shared_{self.up}"
+
     def tensors(self, hidden: int) -> Shapes:
-        """Every weight of the block with its shape. Experts are stacked: rows e * 2 * inner_size on are expert e's
-        gate and up."""
+        """Every weight of the block with its shape. Experts are stacked: rows e * up_rows on are expert e's gate and
+        up."""
         shapes = self.matrices(hidden) | {"router": (self.n_experts, hidden)}
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
@@ -65,17 +85,18 @@ class Moe:
         if self.logit_bias:
             shapes["router_logit_bias"] = (self.n_experts,)
         if self.bias:
-            shapes |= {"gate_up_bias": (self.n_experts * 2 * self.inner_size,), "down_bias": (self.n_experts * hidden,)}
+            shapes |= {f"{self.up}_bias": (self.n_experts * self.up_rows,), "down_bias": (self.n_experts * hidden,)}
         return shapes
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of the experts' a row reads `top_k` parts."""
         shapes: Shapes = {
-            "gate_up": (self.n_experts * 2 * self.inner_size, hidden),
+            self.up: (self.n_experts * self.up_rows, hidden),
             "down": (self.n_experts * hidden, self.inner_size),
         }
         if self.shared_size:
-            shapes |= {"shared_gate_up": (2 * self.shared_size, hidden), "shared_down": (hidden, self.shared_size)}
+            rows = 2 * self.shared_size if self.gated else self.shared_size
+            shapes |= {self.shared_up: (rows, hidden), "shared_down": (hidden, self.shared_size)}
         return shapes
 
     def check(self, where: str) -> None:
@@ -84,10 +105,14 @@ class Moe:
         require_sizes(where, {"shared_size": self.shared_size}, least=0)
         if self.top_k > self.n_experts:
             raise BundleCorrupt(f"{where}.top_k: {self.top_k} of {self.n_experts} experts")
-        if self.router_bias and self.router == "softmax_topk":
+        if not 0 <= self.jitter < 1 or (self.jitter and self.router != "sparsemixer"):
+            raise BundleCorrupt(f"{where}.jitter: {self.jitter} of a router by {self.router}")
+        if self.router_bias and self.router in ("softmax_topk", "sparsemixer"):
             raise BundleCorrupt(f"{where}.router_bias: a router of logits has none, but logit_bias")
         if self.shared_size and (self.bias or self.clamped):
             raise BundleCorrupt(f"{where}.shared_size: beside experts that are clamped or have biases")
+        if self.clamped and not self.gated:
+            raise BundleCorrupt(f"{where}.clamped: only experts with a gate are")
         if self.clamped and self.activation != "silu":
             raise BundleCorrupt(f"{where}.clamped: has an activation of its own, not {self.activation}")
         self._check_groups(where)
@@ -95,8 +120,9 @@ class Moe:
             raise BundleCorrupt(f"{where}.activation: experts have no xielu")
         if self.shared_gate and not self.shared_size:
             raise BundleCorrupt(f"{where}.shared_gate: there is no shared expert")
-        if 2 * self.inner_size % LANES:
-            raise BundleCorrupt(f"{where}.inner_size: twice {self.inner_size} is not a multiple of {LANES}")
+        if self.up_rows % LANES:
+            twice = "twice " if self.gated else ""
+            raise BundleCorrupt(f"{where}.inner_size: {twice}{self.inner_size} is not a multiple of {LANES}")
 
     def _check_groups(self, where: str) -> None:
         require_sizes(where, {"groups": self.groups, "top_groups": self.top_groups})

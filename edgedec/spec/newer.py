@@ -26,11 +26,13 @@ GATES = "gates of attention"
 EXPERT_BIAS = "experts with biases"
 CLAMPED = "clamped experts"
 CHOICE_BIAS = "experts chosen by softmax and a bias"
+PLAIN_EXPERTS = "experts without gates"
+SPARSEMIXER = "experts weighed by SparseMixer"
 GATE_ALONE = "state spaces with a gate and no norm"
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(CLAMPED, CHOICE_BIAS, GATE_ALONE),
+    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER),
 )
 _KINDS = frozenset(("conv", "delta", "latent", "s6"))
 
@@ -68,6 +70,8 @@ def _of(block: Block) -> dict[str, Any]:
             EXPERT_BIAS: block.bias or block.logit_bias,
             CLAMPED: block.clamped,
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
+            PLAIN_EXPERTS: not block.gated,
+            SPARSEMIXER: block.router == "sparsemixer",
         }
     if isinstance(block, Ssm):
         found[GATE_ALONE] = not block.norm_groups

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8
 from edgedec.spec import Attention, ModelSpec
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, GATES, SINK_LOGIT, newer
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, GATES, PLAIN_EXPERTS, SINK_LOGIT, SPARSEMIXER, newer
 
 Shape = list[int | str]
 CACHE_TYPE = {"f32": FLOAT, "f16": FLOAT16, "int8": INT8, "int4": UINT8}
@@ -42,7 +42,8 @@ def whole_model_reason(spec: ModelSpec) -> str | None:
     """Why the model cannot be one graph for onnxruntime-genai, in one line; None if it can."""
     if spec.output is not None:
         return "it encodes texts"
-    others = [fact for fact in newer(spec) if fact in (GATES, SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS)]
+    known = (GATES, SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS, PLAIN_EXPERTS, SPARSEMIXER)
+    others = [fact for fact in newer(spec) if fact in known]
     if others:
         return f"it has {', '.join(others)}"
     others = sorted(set(spec.kinds) - {"attention", "mlp"})

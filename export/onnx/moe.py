@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
 from edgedec.export.layout import Layout
-from edgedec.export.onnx.common import clamped, filled, gated, ints, scalar
+from edgedec.export.onnx.common import activation, clamped, filled, gated, ints, scalar
 from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import Moe
 
@@ -29,6 +29,8 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
 
 def _route(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
     """logits [n, experts] -> the experts of each row [n, k], the best first, and their weights [n, k]."""
+    if block.router == "sparsemixer":
+        return _sparse_mixed(g, block, logits, p)
     weights = g.node("Sigmoid", [logits]) if block.router == "sigmoid" else g.node("Softmax", [logits], axis=-1)
     ranked = logits if block.router != "sigmoid" else weights
     if block.router_bias:
@@ -40,9 +42,27 @@ def _route(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
     chosen = g.node("GatherElements", [source, experts], axis=-1)
     if block.router == "softmax_topk":
         chosen = g.node("Softmax", [chosen], axis=-1)
+    return experts, _scaled(g, block, chosen)
+
+
+def _scaled(g: Graph, block: Moe, chosen: str) -> str:
+    """The weights of the chosen experts as they multiply outputs."""
     if block.normalize:
         chosen = g.node("Div", [chosen, g.node("ReduceSum", [chosen, ints(g, -1)], keepdims=1)])
-    return experts, chosen if block.scale == 1.0 else g.node("Mul", [chosen, scalar(g, block.scale)])
+    return chosen if block.scale == 1.0 else g.node("Mul", [chosen, scalar(g, block.scale)])
+
+
+def _sparse_mixed(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
+    """As `_route`: the largest logits, each weighed by softmax among those not chosen before that are near it."""
+    best, experts = g.nodes("TopK", [logits, ints(g, block.top_k)], [f"{p}.best", f"{p}.experts"], axis=-1)
+    left, size, weights = logits, g.node("Abs", [logits]), list[str]()
+    for value, mine in zip(*(g.split(found, [1] * block.top_k) for found in (best, experts)), strict=True):
+        limit = g.node("Mul", [g.node("Max", [size, value]), scalar(g, 2 * block.jitter)])
+        far = g.node("Greater", [g.node("Sub", [value, logits]), limit])
+        shares = g.node("Softmax", [g.node("Where", [far, scalar(g, -np.inf), left])], axis=-1)
+        weights.append(g.node("GatherElements", [shares, mine], axis=-1))
+        left = g.node("ScatterElements", [left, mine, filled(g, value, -np.inf)], axis=-1)
+    return experts, _scaled(g, block, g.node("Concat", weights, axis=-1))
 
 
 def _in_best_groups(g: Graph, block: Moe, scores: str) -> str:
@@ -81,16 +101,16 @@ def _experts(g: Graph, block: Moe, hidden: int, p: str, chosen: str, dense: str,
 def _expert(g: Graph, block: Moe, hidden: int, p: str, e: int, tables: tuple[str, str], y: str) -> None:
     """The branch of one expert: its part added to y."""
     number, inner = g.constant(np.array(e, np.int64)), block.inner_size
-    ups, downs = (e * 2 * inner, (e + 1) * 2 * inner), (e * hidden, (e + 1) * hidden)
+    ups, downs = (e * block.up_rows, (e + 1) * block.up_rows), (e * hidden, (e + 1) * hidden)
     up_bias, down_bias = (
         g.part(f"{p}.{name}", *span) if block.bias else None
-        for name, span in (("gate_up_bias", ups), ("down_bias", downs))
+        for name, span in ((f"{block.up}_bias", ups), ("down_bias", downs))
     )
     mine, weights = (g.node("Gather", [table, number], axis=0) for table in tables)
     places = g.reshaped(g.node("NonZero", [mine]), [-1])
     rows = g.node("Gather", [f"{p}.rows", places], axis=0)
-    both = g.linear(rows, g.part(f"{p}.gate_up", *ups), up_bias)
-    act = clamped(g, both, inner) if block.clamped else gated(g, block.activation, both, inner)
+    up = g.linear(rows, g.part(f"{p}.{block.up}", *ups), up_bias)
+    act = clamped(g, up, inner) if block.clamped else _activated(g, block, up, inner)
     out = g.linear(act, g.part(f"{p}.down", *downs), down_bias)
     weight = g.reshaped(g.node("Gather", [weights, places]), [-1, 1])
     out = g.node("Mul", [out, weight])
@@ -98,10 +118,15 @@ def _expert(g: Graph, block: Moe, hidden: int, p: str, e: int, tables: tuple[str
     g.output(added, FLOAT, ["n", hidden])
 
 
+def _activated(g: Graph, block: Moe, up: str, inner: int) -> str:
+    """What the last matrix reads, of gates beside ups or of ups alone."""
+    return gated(g, block.activation, up, inner) if block.gated else activation(g, block.activation, up)
+
+
 def _shared(g: Graph, block: Moe, rows: str, p: str) -> str:
     """What the expert that every row passes adds [n, hidden]."""
-    both = g.linear(rows, f"{p}.shared_gate_up")
-    y = g.linear(gated(g, block.activation, both, block.shared_size), f"{p}.shared_down")
+    up = g.linear(rows, f"{p}.{block.shared_up}")
+    y = g.linear(_activated(g, block, up, block.shared_size), f"{p}.shared_down")
     if not block.shared_gate:
         return y
     return g.node("Mul", [g.node("Sigmoid", [g.linear(rows, f"{p}.shared_gate")]), y])

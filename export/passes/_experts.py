@@ -27,7 +27,7 @@ def stacked(spec: ModelSpec, b: int) -> Iterator[tuple[str, int]]:
     """The matrices of block b that hold all experts, in the order of use, with the rows of one expert."""
     block = spec.blocks[b]
     if isinstance(block, Moe):
-        yield f"blocks.{b}.gate_up", 2 * block.inner_size
+        yield f"blocks.{b}.{block.up}", block.up_rows
         yield f"blocks.{b}.down", spec.hidden_size
 
 

@@ -13,7 +13,7 @@ _READERS = {
     "attention": ("qkv",),
     "latent": ("q_a", "q", "kv_a"),
     "mlp": ("gate_up", "up"),
-    "moe": ("router", "gate_up", "shared_gate_up", "shared_gate"),
+    "moe": ("router", "gate_up", "up", "shared_gate_up", "shared_up", "shared_gate"),
     "ssm": ("in_proj",),
     "conv": ("in_proj",),
     "delta": ("in_proj",),

@@ -21,7 +21,7 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu"
 NORMS = {"none": 0, "rms": 1, "layer": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2, "heads": 3}
 KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "power_law": 6, "latent": 7, "s6": 9, "conv": 10, "delta": 11}
-ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3}
 # Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17
 ERRORS = {

@@ -50,13 +50,16 @@ struct ed_mlp {
   const float* xielu;  // [4], of that activation (edgedec/runtimes/reference/numeric.py)
 };
 
-// Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down. router 0: softmax over all, then the top_k
-// largest; 1: softmax over the top_k largest logits; 2: sigmoid. The choice adds router_bias (or null), the weight does not.
+// Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down; plain: its rows e * inner .. are activated without a
+// gate, the shared expert's too. router 0: softmax over all, then the top_k largest; 1: softmax over the top_k largest
+// logits; 2: sigmoid; 3: the top_k largest logits, each weighed by softmax among those that are not chosen before it and
+// not further below it than `jitter` allows (edgedec/spec/moe.py). The choice adds router_bias (or null), the weight does not.
 // groups: of experts, 0 or 1: none; the choice is among those of the top_groups whose two best have the largest sum.
 struct ed_moe {
   int32_t experts, top_k, inner, activation, router, normalize, shared_inner, groups;
   float scale;
-  int32_t top_groups;
+  int32_t top_groups, plain;
+  float jitter;
   ed_tensor router_weight, gate_up, down, shared_gate_up, shared_down, shared_gate;
   const float* router_bias;
   const float *router_logit_bias, *gate_up_bias, *down_bias;  // or null; of the experts as their rows

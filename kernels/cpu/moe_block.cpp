@@ -1,4 +1,4 @@
-// The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
+// The mixture-of-experts block: a router sends each row to a few of many MLPs, gated or plain.
 //
 // Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of
 // unused experts are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
 
-enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
+enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3 };
 
 void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
               const Matrix& w) {
@@ -30,15 +30,15 @@ bool same_activations(const Matrix& a, const Matrix& b) {
          a.offsets == b.offsets && (!a.zeros || a.block == b.block);
 }
 
-// Rows that go through one gated MLP.
+// Rows that go through one MLP; a plain one has no gate above its up.
 struct Part {
   Matrix gate_up, down;
   QuantizedActivations in, hidden;  // of its first row; `hidden` is filled on the way
   const float *up_bias, *down_bias;  // or null
-  int rows, inner;
+  int rows, inner, plain;
   float *gate_up_out, *act, *out;   // [rows, 2 inner] if the activation is apart, [rows, inner], [rows, hidden]
 
-  bool fused() const { return inner % LANES == 0; }
+  bool fused() const { return plain || inner % LANES == 0; }
 };
 
 // Some groups, or some rows, of a part.
@@ -72,7 +72,7 @@ class MoeBlock : public Block {
         shared_gate_(matrix(m_.shared_gate)) {}
 
   std::vector<Matrix> matrices() const override {
-    std::vector<Matrix> all{router_, gate_up_.slice(0, 2 * m_.inner), down_.slice(0, engine_.hidden())};
+    std::vector<Matrix> all{router_, gate_up_.slice(0, up_rows()), down_.slice(0, engine_.hidden())};
     if (m_.shared_inner) all.insert(all.end(), {shared_gate_up_, shared_down_});
     if (shared_gate_.format) all.push_back(shared_gate_);
     return all;
@@ -81,7 +81,7 @@ class MoeBlock : public Block {
   void reserve(int rows) override {
     const size_t chosen = (size_t)rows * m_.top_k, all = chosen + (m_.shared_inner ? rows : 0);
     const size_t act = chosen * m_.inner + (size_t)rows * m_.shared_inner;
-    const bool apart = m_.inner % LANES || m_.shared_inner % LANES;
+    const bool apart = !m_.plain && (m_.inner % LANES || m_.shared_inner % LANES);
     s_.logits.need((size_t)rows * m_.experts), s_.scores.need(3 * (size_t)m_.experts * engine_.pool().size());
     s_.weights.need(chosen), s_.shared_weights.need(rows), s_.sum.need((size_t)rows * engine_.hidden());
     s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
@@ -98,7 +98,7 @@ class MoeBlock : public Block {
     s_.parts.clear();
     add_experts(x, call.rows);
     if (m_.shared_inner) add_shared(x, call.rows);
-    multiply([](const Part& p) { return p.gate_up.groups() / (p.fused() ? 2 : 1); }, &MoeBlock::up);
+    multiply([](const Part& p) { return p.gate_up.groups() / (p.fused() && !p.plain ? 2 : 1); }, &MoeBlock::up);
     activate();
     multiply([](const Part& p) { return p.down.groups(); }, &MoeBlock::down);
     combine(call.rows);
@@ -106,6 +106,9 @@ class MoeBlock : public Block {
   }
 
  private:
+  // Of one expert's first matrix.
+  int up_rows() const { return m_.plain ? m_.inner : 2 * m_.inner; }
+
   // ---- which rows go through which experts ----
 
   void route(int rows) {
@@ -129,7 +132,7 @@ class MoeBlock : public Block {
     float *scores = scratch, *biased = scratch + n, *weights = s_.weights.p + (size_t)r * m_.top_k;
     int* experts = s_.experts.p + (size_t)r * m_.top_k;
     if (m_.router == SIGMOID) k.sigmoid(logits, n, scores), ranked = scores;
-    else softmax(logits, n, scores);
+    else if (m_.router != SPARSEMIXER) softmax(logits, n, scores);
     if (m_.router_bias) {
       for (int e = 0; e < n; e++) biased[e] = scores[e] + m_.router_bias[e];
       ranked = biased;
@@ -139,10 +142,26 @@ class MoeBlock : public Block {
       ranked = biased;
     }
     rank(ranked, experts);
-    for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
+    if (m_.router == SPARSEMIXER) mix(logits, experts, scratch, weights);
+    else
+      for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
     if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
     const float total = m_.normalize ? sum(weights, m_.top_k) : 1.0f;
     for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
+  }
+
+  // Each chosen expert by softmax among those not chosen before it whose logits are near its own; `near` [experts].
+  void mix(const float* logits, const int* chosen, float* near, float* weights) const {
+    for (int j = 0; j < m_.top_k; j++) {
+      const float best = logits[chosen[j]];
+      int n = 0;
+      for (int e = 0; e < m_.experts; e++) {
+        const float limit = 2 * m_.jitter * std::max(std::fabs(logits[e]), best);
+        if (std::find(chosen, chosen + j, e) == chosen + j && !(best - logits[e] > limit)) near[n++] = logits[e];
+      }
+      engine_.kernels().exp_shifted(near, n, best, near);
+      weights[j] = 1.0f / sum(near, n);
+    }
   }
 
   // kept = scores, with -inf for the experts of all groups but the top_groups whose two best have the largest sum; of
@@ -223,11 +242,11 @@ class MoeBlock : public Block {
       const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
       Part p{};
-      p.gate_up = gate_up_.slice((int64_t)e * 2 * m_.inner, 2 * m_.inner);
+      p.gate_up = gate_up_.slice((int64_t)e * up_rows(), up_rows());
       p.down = down_.slice((int64_t)e * width, width);
       p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
       p.rows = n, p.inner = m_.inner;
-      if (m_.gate_up_bias) p.up_bias = m_.gate_up_bias + (size_t)e * 2 * m_.inner;
+      if (m_.gate_up_bias) p.up_bias = m_.gate_up_bias + (size_t)e * up_rows();
       if (m_.down_bias) p.down_bias = m_.down_bias + (size_t)e * width;
       add_part(p, pair * m_.inner, pair);
     }
@@ -243,6 +262,7 @@ class MoeBlock : public Block {
   }
 
   void add_part(Part& p, size_t act, size_t pair) {
+    p.plain = m_.plain;
     if (s_.gate_up.p) p.gate_up_out = s_.gate_up.p + 2 * act;  // none where gate and up are one product
     p.act = s_.act.p + act, p.out = s_.out.p + pair * engine_.hidden();
     if (!p.down.quantized()) p.hidden.x = p.act;
@@ -300,7 +320,7 @@ class MoeBlock : public Block {
     Product p{};
     p.w = part.gate_up, p.a = part.in, p.rows = part.rows, p.activation = m_.activation, p.bias = part.up_bias;
     p.out = part.fused() ? part.act : part.gate_up_out, p.stride = part.fused() ? part.inner : 2 * part.inner;
-    p.epilogue = part.fused() ? GLU : STORE;
+    p.epilogue = part.plain ? ACTIVATE : part.fused() ? GLU : STORE;
     return p;
   }
 
@@ -352,7 +372,9 @@ class MoeBlock : public Block {
 // An expert must be whole groups of outputs.
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const ed_moe& m = *block.moe;
-  if (2 * m.inner % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
+  const int up_rows = m.plain ? m.inner : 2 * m.inner;
+  if (up_rows % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
+  if (m.plain && (m.activation == CLAMPED_SWIGLU || m.activation == XIELU)) return nullptr;
   const int size = m.experts / std::max(m.groups, 1);
   if (m.groups > 1 && (m.experts % m.groups || size < 2 || m.top_groups > m.groups || m.top_k > m.top_groups * size))
     return nullptr;

@@ -54,7 +54,8 @@ class MoeStruct(_Struct):
     _fields_ = _fields(
         (c_int32, "experts top_k inner activation router normalize shared_inner groups"),
         (c_float, "scale"),
-        (c_int32, "top_groups"),
+        (c_int32, "top_groups plain"),
+        (c_float, "jitter"),
         (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
         (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias"),
     )

@@ -61,7 +61,7 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
   } else if (s.kind == KIND_MOE) {
     moe_.push_back(std::make_unique<ed_moe>(ed_moe{
         n(s.experts), n(s.top_k), n(s.inner), s.activation, s.router, s.normalize, n(s.shared), n(s.expert_groups),
-        (float)s.scale, n(s.top_groups),
+        (float)s.scale, n(s.top_groups), 0, 0.0f,
         tensor(p + "router"), tensor(p + "gate_up"), tensor(p + "down"), tensor(p + "shared_gate_up"),
         tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias"),
         vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias")}));

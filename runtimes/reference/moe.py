@@ -28,6 +28,8 @@ def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray
 
     logits 1 3 2, top_k 2, "softmax_topk" -> experts 1 2, weights softmax(3 2) = 0.73 0.27
     """
+    if block.router == "sparsemixer":
+        return sparse_mixed(block, logits)
     weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
     ranked = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
     if block.groups > 1:
@@ -39,6 +41,25 @@ def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray
     if block.normalize:
         chosen = chosen / chosen.sum(axis=1, keepdims=True)
     return experts, chosen * np.float32(block.scale)
+
+
+def sparse_mixed(block: Moe, logits: Array) -> tuple[NDArray[np.int64], Array]:
+    """As `route`: the largest logits, each weighed by softmax among those not chosen before that are near it.
+
+    logits 1 2 1.9, top_k 2, jitter 0.1 -> experts 1 2, weights softmax(2 1.9)[0] = 0.52 and 1, for 1 is too far below
+    """
+    experts = np.argsort(-logits, axis=1, kind="stable")[:, : block.top_k]
+    left, weights, twice = logits.copy(), np.empty(experts.shape, np.float32), np.float32(2 * block.jitter)
+    for j in range(block.top_k):
+        mine = experts[:, j : j + 1]
+        best = np.take_along_axis(logits, mine, axis=1)
+        near = best - logits <= twice * np.maximum(np.abs(logits), best)
+        shares = softmax(np.where(near, left, np.float32(-np.inf)))
+        weights[:, j] = np.take_along_axis(shares, mine, axis=1)[:, 0]
+        np.put_along_axis(left, mine, -np.inf, axis=1)
+    if block.normalize:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return experts, weights * np.float32(block.scale)
 
 
 def in_best_groups(scores: Array, groups: int, top: int) -> Array:
@@ -55,16 +76,23 @@ def in_best_groups(scores: Array, groups: int, top: int) -> Array:
 
 def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
     inner, hidden = block.inner_size, x.shape[1]
-    up_rows, down_rows = (expert * 2 * inner, (expert + 1) * 2 * inner), (expert * hidden, (expert + 1) * hidden)
-    gate_up = x @ w.get("gate_up", *up_rows).T
+    both, down_rows = block.up_rows, (expert * hidden, (expert + 1) * hidden)
+    up = x @ w.get(block.up, expert * both, (expert + 1) * both).T
     if block.bias:
-        gate_up = gate_up + w.get("gate_up_bias", *up_rows)
-    gate, up = gate_up[:, :inner], gate_up[:, inner:]
-    act = clamped(gate, up) if block.clamped else activation(gate, block.activation) * up
-    w.watch("gate_up", expert, x)
+        up = up + w.get(f"{block.up}_bias", expert * both, (expert + 1) * both)
+    act = clamped(up[:, :inner], up[:, inner:]) if block.clamped else _activated(block, up)
+    w.watch(block.up, expert, x)
     w.watch("down", expert, act)
     y = act @ w.get("down", *down_rows).T
     return y + w.get("down_bias", *down_rows) if block.bias else y
+
+
+def _activated(block: Moe, up: Array) -> Array:
+    """What the last matrix reads, of gates beside ups or of ups alone."""
+    if not block.gated:
+        return activation(up, block.activation)
+    gate, up = np.split(up, 2, axis=1)
+    return activation(gate, block.activation) * up
 
 
 def clamped(gate: Array, up: Array) -> Array:
@@ -77,6 +105,5 @@ def clamped(gate: Array, up: Array) -> Array:
 
 
 def _shared(block: Moe, w: BlockWeights, x: Array) -> Array:
-    gate, up = np.split(w.linear(x, "shared_gate_up"), 2, axis=1)
-    y = w.linear(activation(gate, block.activation) * up, "shared_down")
+    y = w.linear(_activated(block, w.linear(x, block.shared_up)), "shared_down")
     return sigmoid(x @ w.get("shared_gate").T) * y if block.shared_gate else y

@@ -146,20 +146,23 @@ def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
 
 def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
     """One row at a time, one expert at a time."""
-    inner, hidden = block.inner_size, x.shape[1]
-    out = np.zeros_like(x)
+    hidden, out = x.shape[1], np.zeros_like(x)
+
+    def activated(up: Array) -> Array:
+        return gated(up[None], block.activation)[0] if block.gated else act(up, block.activation)
+
     biased = x @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
     for row, logits in enumerate(biased):
         chosen, weights = chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
-            ups, downs = (slice(expert * n, (expert + 1) * n) for n in (2 * inner, hidden))
-            up = get("gate_up")[ups] @ x[row] + (get("gate_up_bias")[ups] if block.bias else 0.0)
-            act = cut_off(up) if block.clamped else gated(up[None], block.activation)[0]
-            y = get("down")[downs] @ act + (get("down_bias")[downs] if block.bias else 0.0)
+            ups, downs = (slice(expert * n, (expert + 1) * n) for n in (block.up_rows, hidden))
+            up = get(block.up)[ups] @ x[row] + (get(f"{block.up}_bias")[ups] if block.bias else 0.0)
+            inner = cut_off(up) if block.clamped else activated(up)
+            y = get("down")[downs] @ inner + (get("down_bias")[downs] if block.bias else 0.0)
             out[row] += block.scale * weight * y
     if block.shared_size:
         gate = 1 / (1 + np.exp(-x @ get("shared_gate").T)) if block.shared_gate else 1.0
-        out += gate * (gated(x @ get("shared_gate_up").T, block.activation) @ get("shared_down").T)
+        out += gate * (np.stack([activated(up) for up in x @ get(block.shared_up).T]) @ get("shared_down").T)
     return out
 
 
@@ -175,6 +178,9 @@ def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:
     if block.router == "softmax_topk":
         chosen = np.argsort(-logits)[: block.top_k]
         return chosen, np.exp(logits[chosen]) / np.exp(logits[chosen]).sum()
+    if block.router == "sparsemixer":
+        chosen = np.argsort(-logits)[: block.top_k]
+        return chosen, np.array([near_share(block, logits, chosen[: j + 1]) for j in range(block.top_k)])
     scores = 1 / (1 + np.exp(-logits)) if block.router == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
     ranked = scores + (get("router_bias") if block.router_bias else 0.0)
     size = block.n_experts // block.groups
@@ -183,6 +189,14 @@ def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:
     allowed = [e for e in range(block.n_experts) if e // size in best]
     chosen = np.array(sorted(allowed, key=lambda e: -ranked[e])[: block.top_k])
     return chosen, scores[chosen]
+
+
+def near_share(block: Moe, logits: Array, chosen: Array) -> float:
+    """The weight of the last chosen expert, by softmax among those near it that are not chosen before it."""
+    best = logits[chosen[-1]]
+    left = [s for e, s in enumerate(logits) if e not in chosen[:-1]]
+    near = [s for s in left if (best - s) / max(abs(s), best) <= 2 * block.jitter]
+    return float(1 / sum(np.exp(s - best) for s in near))
 
 
 def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:

@@ -185,6 +185,8 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("shared_gate", False),
         ("router_bias", False),
         ("activation", "gelu_tanh"),
+        ("jitter", 0.2),
+        ("norm", "rms"),
     ],
     S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("norm_groups", 0), ("proj_bias", False)],
@@ -204,6 +206,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         same |= key == "norm" and block.norm == "none"
+        same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
         more = {"qk_norm_last": False} if (key, value) == ("qk_norm", "none") else {}
         return block if same else replace(block, **{key: value}, **more)
@@ -282,7 +285,8 @@ KINDS = {
     "granitemoehybrid": {"ssm"},
     **{name: {"ssm", "mlp"} for name in ("bamba", "falcon_h1")},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
-    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe")},
+    **{name: {"moe"} for name in ("phimoe", "hunyuan_v1_moe")},
+    **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe", "afmoe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"jamba": {"s6", "mlp"}, "nemotron_h": {"ssm", "mlp"}},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},

@@ -18,7 +18,7 @@ from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, SINK_LOGIT, newer
+from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, PLAIN_EXPERTS, SINK_LOGIT, SPARSEMIXER, newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -36,6 +36,8 @@ CASES = {
     EXPERT_BIAS: replace(PLAIN, bias=True),
     CLAMPED: replace(PLAIN, clamped=True),
     CHOICE_BIAS: replace(PLAIN, router_bias=True),
+    PLAIN_EXPERTS: replace(PLAIN, gated=False),
+    SPARSEMIXER: replace(PLAIN, router="sparsemixer", jitter=0.1),
 }
 
 
@@ -72,6 +74,12 @@ def test_other_bundles_keep_their_version_and_bytes(tmp_path: Path) -> None:
         (replace(PLAIN, shared_size=16, bias=True), "shared_size: beside experts that are clamped or have biases"),
         (replace(PLAIN, shared_size=16, clamped=True), "shared_size: beside experts"),
         (replace(PLAIN, clamped=True, activation="gelu"), "clamped: has an activation of its own, not gelu"),
+        (replace(PLAIN, clamped=True, gated=False), "clamped: only experts with a gate are"),
+        (replace(PLAIN, gated=False, inner_size=24), "inner_size: 24 is not a multiple of 16"),
+        (replace(PLAIN, jitter=0.1), "jitter: 0.1 of a router by softmax"),
+        (replace(PLAIN, router="sparsemixer", jitter=1.0), "jitter: 1.0 of a router by sparsemixer"),
+        (replace(PLAIN, router="sparsemixer", router_bias=True), "router_bias: a router of logits has none"),
+        (replace(PLAIN, router="sparsemixer", groups=2), "groups: only a sigmoid router has them"),
     ],
 )
 def test_facts_that_do_not_go_together_are_refused(block: Moe, said: str) -> None:
@@ -108,6 +116,15 @@ def test_clamped_experts() -> None:
     found = moe.clamped(gate, up)[0]
     expected = [-41.99972, -9 / (1 + np.exp(1.702 * 9)) * 8, 2 / (1 + np.exp(-3.404)) * 1.5]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_sparse_mixed() -> None:
+    """The example of the docstring; and of negative logits, by whose size what is near is judged."""
+    block = replace(PLAIN, n_experts=3, router="sparsemixer", normalize=False, jitter=0.1)
+    experts, weights = moe.route(block, np.array([[1.0, 2.0, 1.9], [-3.0, -2.5, -9.0]], np.float32))
+    assert experts.tolist() == [[1, 2], [1, 0]]
+    near = 1 / (1 + np.exp([-0.1, -0.5]))
+    np.testing.assert_allclose(weights, [[near[0], 1.0], [near[1], 1.0]], rtol=1e-5)
 
 
 def test_a_score_of_no_token_takes_weight_and_gives_no_value() -> None:

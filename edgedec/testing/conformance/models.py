@@ -39,6 +39,7 @@ _DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _LATENT = LatentAttention(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
+_PLAIN = replace(_MOE, gated=False)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
 MODELS: dict[str, ModelSpec] = {
@@ -104,6 +105,18 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_HEADS, sink_logit=True, window=6), replace(_GPT_OSS, top_k=3, inner_size=32)),
         (replace(_HEADS, sink_logit=True, qkv_bias=True, o_bias=True), _GPT_OSS),
         (_HEADS, replace(_MOE, router_bias=True, shared_size=32)),
+    ),
+    "experts without gates": _spec(
+        "experts without gates",
+        (_HEADS, replace(_PLAIN, shared_size=40)),
+        (_HEADS, replace(_PLAIN, router="sigmoid", router_bias=True, groups=3, top_groups=2, activation="relu2")),
+        (_HEADS, replace(_PLAIN, inner_size=32, activation="gelu", bias=True, logit_bias=True)),
+    ),
+    "experts by sparsemixer": _spec(
+        "experts by sparsemixer",
+        (_HEADS, replace(_MOE, router="sparsemixer", normalize=False, jitter=0.3)),
+        (_HEADS, replace(_PLAIN, router="sparsemixer", top_k=3, jitter=0.05, scale=1.5)),
+        (_HEADS, replace(_MOE, router="sparsemixer", shared_size=24, logit_bias=True)),
     ),
     "latent": _spec(
         "latent",
