@@ -60,7 +60,8 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *("ernie4_5_moe", "falcon_h1", "gpt_oss", "lfm2", "nemotron_h", "olmo_hybrid", "qwen3_next", "youtu"),
+    *("ernie4_5_moe", "falcon_h1", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe"),
+    *("qwen3_next", "youtu"),
 }
 
 
@@ -77,8 +78,9 @@ def golden(name: str) -> Golden:
 
 def fitted(config: dict[str, Any]) -> dict[str, Any]:
     """The zoo's odd sizes as ONNX Runtime's attention takes them: a multiple of 8 rotated pairs a head."""
-    if config.get("rope_parameters", {}).get("rope_type") == "longrope":
-        rope = config["rope_parameters"] | {"partial_rotary_factor": 0.5}
+    rope = config.get("rope_parameters", {})
+    if rope.get("rope_type") == "longrope" and "partial_rotary_factor" in rope:
+        rope = rope | {"partial_rotary_factor": 0.5}
         rope |= {key: [*rope[key], 3.0, 12.0] for key in ("short_factor", "long_factor")}
         return config | {"hidden_size": 128, "rope_parameters": rope}
     if "num_attention_heads" not in config and "text_config" not in config:

@@ -112,7 +112,7 @@ def golden_case(name: str, folder: Path) -> Case:
 
 def exported(folder: Path, name: str) -> Bundle:
     # LongRoPE's other set of factors, and texts that cross the length: test_long_ropes.py.
-    context = 32 if name == "phi3_longrope" else None
+    context = {"phi3_longrope": 32, "phimoe": 72}.get(name)
     options = ExportOptions(weights="f32", kv=KV, check=False, context=context)
     return export(str(folder / "checkpoint"), folder / "bundle", options)
 

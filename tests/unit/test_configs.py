@@ -58,6 +58,9 @@ ASKED: dict[str, dict[str, Any]] = {
     },
     "glm4_moe": DEEPSEEK,
     "dots1": DEEPSEEK,
+    "afmoe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "hunyuan_v1_moe": {"head_dim": 16, "intermediate_size": 32},
+    "phimoe": {"intermediate_size": 32},
     "granitemoe": EXPERTS,
     "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
@@ -128,7 +131,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         if name in ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"):
             assert spec.embed_scale == theirs.embedding_multiplier, name
         for last in (layer[-1] for layer in spec.layers):
-            if isinstance(last, Moe) and last.router != "softmax_topk":
+            if isinstance(last, Moe) and last.router not in ("softmax_topk", "sparsemixer"):
                 assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
             if isinstance(last, Moe):
                 assert last.shared_size == _shared_size(theirs), name
@@ -155,7 +158,9 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
 
 def _shared_size(config: Any) -> int:
     """Inner dims of the expert that every row passes, by whichever name."""
-    for several in ("n_shared_experts", "moe_num_shared_experts"):
+    if config.model_type == "hunyuan_v1_moe":
+        return int(config.intermediate_size)
+    for several in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"):
         if getattr(config, several, None):
             return int(getattr(config, several) * config.moe_intermediate_size)
     names = ("shared_intermediate_size", "shared_expert_intermediate_size")
@@ -235,7 +240,7 @@ def test_what_a_config_of_jamba_leaves_out() -> None:
 
 NEMOTRON_H = {
     **{"vocab_size": 101, "hidden_size": 64, "num_attention_heads": 32, "max_position_embeddings": 64},
-    "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+    **{"layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"], "moe_intermediate_size": 48},
 }
 
 
@@ -244,7 +249,14 @@ def test_what_a_config_of_nemotron_h_leaves_out() -> None:
     config = {key: value for key, value in NEMOTRON_H.items() if key != "max_position_embeddings"}
     spec = architecture(config | {"model_type": "nemotron_h"}).spec(config | {"model_type": "nemotron_h"})
     theirs = transformers.AutoConfig.for_model("nemotron_h", **config)
-    (ssm,), (mlp,), (attention,) = spec.layers
+    (ssm,), (mlp,), (attention,), (moe,) = spec.layers
+    assert isinstance(moe, Moe)
+    sizes = (theirs.n_routed_experts, theirs.num_experts_per_tok, theirs.moe_intermediate_size)
+    assert (moe.n_experts, moe.top_k, moe.inner_size) == sizes
+    choice = (theirs.norm_topk_prob, theirs.routed_scaling_factor, theirs.n_group, theirs.topk_group)
+    assert (moe.normalize, moe.scale, moe.groups, moe.top_groups) == choice
+    assert (moe.shared_size, moe.gated) == (theirs.moe_shared_expert_intermediate_size, False)
+    assert moe.activation == theirs.mlp_hidden_act
     assert isinstance(ssm, Ssm)
     assert isinstance(mlp, Mlp)
     assert isinstance(attention, Attention)
@@ -265,6 +277,7 @@ def test_what_a_config_of_nemotron_h_leaves_out() -> None:
     [
         ({"layers_block_type": None, "hybrid_override_pattern": "M-*M"}, ["ssm", "mlp", "attention", "ssm"]),
         ({"layers_block_type": ["mamba", "attention"]}, ["ssm", "attention"]),
+        ({"layers_block_type": None, "hybrid_override_pattern": "ME-*"}, ["ssm", "moe", "mlp", "attention"]),
         ({"layers_block_type": ["mlp"], "hybrid_override_pattern": "M*"}, ["mlp"]),
         ({"layers_block_type": None, "layer_types": ["linear_attention", "full_attention"]}, ["ssm", "attention"]),
     ],
@@ -280,8 +293,11 @@ def test_which_block_a_layer_of_nemotron_h_is(changes: dict[str, Any], kinds: li
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers_block_type": ["moe"]}, "layers_block_type has layers of experts: plain ones without a gate"),
-        ({"layers_block_type": None, "hybrid_override_pattern": "ME"}, "hybrid_override_pattern has layers of experts"),
+        ({"layers_block_type": ["moe"], "moe_latent_size": 8}, "moe_latent_size is set: experts of another width"),
+        ({"layers_block_type": ["moe"], "mlp_bias": True}, "mlp_bias is true: a shared expert with biases"),
+        ({"layers_block_type": ["moe"], "n_shared_experts": 2}, "n_shared_experts is 2; supported is 1"),
+        ({"layers_block_type": ["moe"], "moe_intermediate_size": 24}, "inner_size: 24 is not a multiple of 16"),
+        ({"layers_block_type": ["moe"], "n_group": 3}, "groups: 8 experts are not 3 groups"),
         ({"layers_block_type": None, "hybrid_override_pattern": "Mx"}, "hybrid_override_pattern 'x' is not supported"),
         ({"layers_block_type": None}, "layers_block_type is missing"),
         ({"use_conv_bias": False}, "use_conv_bias is false"),
@@ -296,6 +312,66 @@ def test_a_nemotron_h_is_refused_by_name(changes: dict[str, Any], message: str) 
     config = NEMOTRON_H | {"model_type": "nemotron_h"} | changes
     with pytest.raises(CheckpointError, match=message):
         architecture(config).spec(config, 9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts_per_tok": 3}, "num_experts_per_tok is 3; its router chooses 2"),
+        ({"router_jitter_noise": 1.5}, "jitter: 1.5 of a router by sparsemixer"),
+        ({"rope_scaling": {"type": "longrope"}}, "short_mscale is None, long_mscale is None; supported is the same"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_mscale": 1.1, "long_mscale": 1.2}},
+            "short_mscale is 1.1, long_mscale is 1.2; supported is the same number for both",
+        ),
+    ],
+)
+def test_a_phimoe_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    config = {"model_type": "phimoe", "hidden_size": 64, "intermediate_size": 32, "num_key_value_heads": 2}
+    with pytest.raises(CheckpointError, match=message):
+        _spec(**config | changes)
+
+
+HUNYUAN_MOE = {"model_type": "hunyuan_v1_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 4}
+AFMOE = ASKED["afmoe"] | {"model_type": "afmoe", "hidden_size": 64, "sliding_window": 8}
+
+
+def test_layers_of_hunyuan_may_choose_other_numbers_of_experts() -> None:
+    spec = _spec(**HUNYUAN_MOE | {"moe_topk": [1, 3], "num_experts": [4, 5], "moe_intermediate_size": [32, 32]})
+    assert [(layer[1].n_experts, layer[1].top_k) for layer in spec.layers] == [(4, 1), (5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (HUNYUAN_MOE | {"moe_topk": [1]}, "moe_topk must be 2 whole numbers of at least 1"),
+        (HUNYUAN_MOE | {"moe_topk": [1, 5]}, "top_k: 5 of 4 experts"),
+        (HUNYUAN_MOE | {"num_shared_expert": [1, 2]}, "num_shared_expert .* known: 1 in every layer"),
+        (HUNYUAN_MOE | {"moe_intermediate_size": 16}, "moe_intermediate_size .* known: 32 in every layer"),
+        (HUNYUAN_MOE | {"use_mixed_mlp_moe": False}, "use_mixed_mlp_moe False is not supported; known: True"),
+        (HUNYUAN_MOE | {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped 1 is not supported; known: 0"),
+        (HUNYUAN_MOE | {"use_cla": True}, "use_cla True is not supported"),
+        (AFMOE | {"route_norm": False}, "route_norm False is not supported; known: True"),
+        (AFMOE | {"score_func": "softmax"}, "score_func 'softmax' is not supported"),
+        (AFMOE | {"n_group": 2}, "n_group 2 is not supported; known: 1"),
+        (AFMOE | {"attention_bias": True}, "attention_bias True is not supported"),
+        (AFMOE | {"layer_types": ["sliding_attention"]}, "names 1 layers of 2"),
+        (AFMOE | {"expert_size": 4}, "expert_size is not known"),
+    ],
+)
+def test_hunyuan_and_afmoe_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        _spec(**changes)
+
+
+def test_layers_of_afmoe_without_a_window_do_not_rotate() -> None:
+    spec = _spec(**AFMOE | {"num_hidden_layers": 5, "num_dense_layers": 2, "mup_enabled": True})
+    found = [(block.window, block.rope) for block in spec.attention.values()]
+    assert found == [(8, 0), (8, 0), (8, 0), (None, None), (8, 0)]
+    assert [layer[1].kind for layer in spec.layers] == ["mlp", "mlp", "moe", "moe", "moe"]
+    assert spec.embed_scale == 8.0
+    wide = _spec(**AFMOE | {"sliding_window": 64})  # hides nothing, and rotates all the same
+    assert [(block.window, block.rope) for block in wide.attention.values()] == [(None, 0), (None, 0)]
 
 
 FALCON_H1 = {"model_type": "falcon_h1", "num_attention_heads": 4, "mamba_n_heads": 8, "num_key_value_heads": 2}
@@ -1073,6 +1149,147 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "use_mamba_kernels": True,
         "vocab_size": 131072,
     },
+    "nemotron_h with experts": {  # NVIDIA-Nemotron-3-Nano-30B-A3B
+        "attention_bias": False,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "expand": 2,
+        "head_dim": 128,
+        "hidden_dropout": 0.0,
+        "hidden_size": 2688,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        "intermediate_size": 1856,
+        "layer_norm_epsilon": 1e-05,
+        "mamba_head_dim": 64,
+        "mamba_hidden_act": "silu",
+        "mamba_num_heads": 64,
+        "mamba_proj_bias": False,
+        "mamba_ssm_cache_dtype": "float32",
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712,
+        "n_group": 1,
+        "n_groups": 8,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "norm_eps": 1e-05,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 52,
+        "num_key_value_heads": 2,
+        "num_logits_to_keep": 1,
+        "partial_rotary_factor": 1.0,
+        "rescale_prenorm_residual": True,
+        "residual_in_fp32": False,
+        "rope_theta": 10000,
+        "routed_scaling_factor": 2.5,
+        "sliding_window": None,
+        "ssm_state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "topk_group": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "use_mamba_kernels": True,
+        "vocab_size": 131072,
+    },
+    "phimoe": {  # Phi-3.5-MoE-instruct; the factors of its rope are of that number, not those
+        "attention_bias": True,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "input_jitter_noise": 0.01,
+        "intermediate_size": 6400,
+        "lm_head_bias": True,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": [1.02] * 64,
+            "long_mscale": 1.243163121016122,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1.04] * 64,
+            "short_mscale": 1.243163121016122,
+            "type": "longrope",
+        },
+        "rope_theta": 10000.0,
+        "router_aux_loss_coef": 0.0,
+        "router_jitter_noise": 0.01,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "vocab_size": 32064,
+    },
+    "hunyuan_v1_moe": {  # Hunyuan-A13B-Instruct
+        "attention_bias": False,
+        "attention_head_dim": 128,
+        "cla_share_factor": 2,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 32768,
+        "mlp_bias": False,
+        "moe_drop_tokens": False,
+        "moe_intermediate_size": [3072] * 32,
+        "moe_layer_num_skipped": 0,
+        "moe_random_routing_dropped_token": False,
+        "moe_topk": [8] * 32,
+        "norm_type": "rms",
+        "num_attention_heads": 32,
+        "num_experts": 64,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_shared_expert": [1] * 32,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"},
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "use_cla": False,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+        "vocab_size": 128167,
+    },
+    "afmoe": {  # Trinity-Nano-Preview
+        "global_attn_every_n_layers": 4,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 14,
+        "load_balance_coeff": 0.001,
+        "max_position_embeddings": 131072,
+        "moe_intermediate_size": 256,
+        "mup_enabled": True,
+        "n_group": 1,
+        "num_attention_heads": 8,
+        "num_dense_layers": 2,
+        "num_expert_groups": 1,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 56,
+        "num_key_value_heads": 2,
+        "num_limited_groups": 1,
+        "num_shared_experts": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "route_norm": True,
+        "route_scale": 2.826,
+        "score_func": "sigmoid",
+        "sliding_window": 2048,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "use_grouped_mm": True,
+        "vocab_size": 200192,
+    },
 }
 PARAMETERS = {
     "mixtral": 46_702_792_704,
@@ -1092,12 +1309,16 @@ PARAMETERS = {
     "falcon_mamba": 7_272_665_088,
     "mamba2": 7_285_403_648,
     "nemotron_h": 8_888_227_328,
+    "nemotron_h with experts": 31_577_937_344 + 23 * 128,  # and the biases of the choice, which are not counted there
+    "phimoe": 41_873_153_344,
+    "hunyuan_v1_moe": 80_393_183_232,
+    "afmoe": 6_120_003_328,
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_have_the_published_number_of_parameters(name: str) -> None:
-    config = PUBLISHED[name] | {"model_type": name}
+    config = PUBLISHED[name] | {"model_type": name.partition(" ")[0]}
     spec = architecture(config).spec(config)
     assert sum(prod(shape) for shape in spec.tensors().values()) == PARAMETERS[name]
     assert architecture(config).weights(spec, config).keys() == spec.tensors().keys()
