@@ -375,6 +375,7 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const int up_rows = m.plain ? m.inner : 2 * m.inner;
   if (up_rows % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
   if (m.plain && (m.activation == CLAMPED_SWIGLU || m.activation == XIELU)) return nullptr;
+  if (m.router == SPARSEMIXER && (m.router_bias || m.groups > 1)) return nullptr;
   const int size = m.experts / std::max(m.groups, 1);
   if (m.groups > 1 && (m.experts % m.groups || size < 2 || m.top_groups > m.groups || m.top_k > m.top_groups * size))
     return nullptr;

@@ -53,6 +53,7 @@ inline double activation(double x, int kind) {
     case 0: return x / (1 + std::exp(-x));
     case 1: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
     case 2: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case 5: return x > 0 ? x * x : 0;
     default: return x > 0 ? x : 0;
   }
 }

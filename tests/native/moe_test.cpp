@@ -25,24 +25,26 @@ struct Moe {
   Moe(Random& r, int hidden) : hidden(hidden) {
     m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
     if (r.chance(40)) grouped(r);
-    m.activation = r.below(5), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
+    if (r.chance(30)) m.plain = 1, m.inner = 16 * r.from(1, 5);
+    m.activation = r.below(5), m.router = r.below(4), m.jitter = 0.01f * r.from(0, 40), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
     m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
     auto format = [&] { return r.from(1, 4); };
     if (m.groups > 1) m.router = 2;
+    if (m.plain && m.activation == 4) m.activation = 5;  // no gate to clamp: squared ReLUs
     router = random_weight(r, arrays, F32, m.experts, hidden);
-    gate_up = random_weight(r, arrays, format(), m.experts * 2 * m.inner, hidden);
+    gate_up = random_weight(r, arrays, format(), m.experts * rows_of(m.inner), hidden);
     down = random_weight(r, arrays, format(), m.experts * hidden, m.inner);
     if (m.shared_inner) {
-      shared_gate_up = random_weight(r, arrays, format(), 2 * m.shared_inner, hidden);
+      shared_gate_up = random_weight(r, arrays, format(), rows_of(m.shared_inner), hidden);
       shared_down = random_weight(r, arrays, format(), hidden, m.shared_inner);
       if (r.chance(50)) shared_gate = random_weight(r, arrays, F32, 1, hidden);
     }
     for (const Weight* w : {&gate_up, &down, &shared_gate_up, &shared_down}) quantized |= w->tensor.format >= INT8;
     m.router_weight = router.tensor, m.gate_up = gate_up.tensor, m.down = down.tensor;
     m.shared_gate_up = shared_gate_up.tensor, m.shared_down = shared_down.tensor, m.shared_gate = shared_gate.tensor;
-    if (r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
+    if (m.router != 3 && r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
     if (r.chance(40)) {
-      up_bias = r.floats((size_t)m.experts * 2 * m.inner, 0, 8), m.gate_up_bias = up_bias.data();
+      up_bias = r.floats((size_t)m.experts * rows_of(m.inner), 0, 8), m.gate_up_bias = up_bias.data();
       down_bias = r.floats((size_t)m.experts * hidden, 0, 1), m.down_bias = down_bias.data();
       logit_bias = r.floats(m.experts, 0, 1), m.router_logit_bias = logit_bias.data();
     }
@@ -50,6 +52,9 @@ struct Moe {
     if (r.chance(30)) post_norm = r.floats(hidden, 1, 0.3f), block.post_norm = {1, 0, post_norm.data(), nullptr};
     block.kind = 3, block.moe = &m;
   }
+
+  // Of the first matrix of an MLP.
+  int rows_of(int inner) const { return m.plain ? inner : 2 * inner; }
 
   void grouped(Random& r) {
     const int size = r.from(2, 5);
@@ -76,11 +81,12 @@ struct Moe {
 
   Doubles mlp(const Doubles& x, const Weight& up, int up_row, const Weight& down, int down_row, int inner) const {
     const bool biased = !up_bias.empty() && &up == &gate_up;
-    Doubles both = up.times(x, up_row, 2 * inner);
-    for (int i = 0; biased && i < 2 * inner; i++) both[i] += up_bias[up_row + i];
+    Doubles both = up.times(x, up_row, rows_of(inner));
+    for (int i = 0; biased && i < rows_of(inner); i++) both[i] += up_bias[up_row + i];
     Doubles act(inner);
-    for (int i = 0; i < inner; i++) act[i] = m.activation == 4 ? clamped(both[i], both[inner + i])
-                                                               : activation(both[i], m.activation) * both[inner + i];
+    for (int i = 0; i < inner; i++) act[i] = m.plain ? activation(both[i], m.activation)
+                                             : m.activation == 4 ? clamped(both[i], both[inner + i])
+                                                                 : activation(both[i], m.activation) * both[inner + i];
     Doubles y = down.times(act, down_row, hidden);
     for (int i = 0; biased && i < hidden; i++) y[i] += down_bias[down_row + i];
     return y;
@@ -111,11 +117,25 @@ struct Moe {
     for (int j = 0; j < m.top_k; j++) sum_of_chosen += std::exp(logits[order[j]]);
     for (int j = 0; j < m.top_k; j++) {
       const int e = order[j];
-      chosen.push_back({e, m.router == 1 ? std::exp(logits[e]) / sum_of_chosen : scores[e]});
+      const double share = m.router == 3 ? near_share(logits, order, j) : scores[e];
+      if (share < 0) return {};
+      chosen.push_back({e, m.router == 1 ? std::exp(logits[e]) / sum_of_chosen : share});
       sum += chosen.back().second;
     }
     for (auto& [e, weight] : chosen) weight = (m.normalize ? weight / sum : weight) * m.scale;
     return chosen;
+  }
+
+  // SparseMixer's weight of the j-th expert; below 0 if what is near it is too close to tell.
+  double near_share(const Doubles& logits, const std::vector<int>& order, int j) const {
+    const double best = logits[order[j]];
+    double sum = 0;
+    for (int i = j; i < m.experts; i++) {
+      const double s = logits[order[i]], left = 2 * (double)m.jitter * std::max(std::fabs(s), best) - (best - s);
+      if (i > j && std::fabs(left) < 1e-4) return -1;
+      if (i == j || left >= 0) sum += std::exp(s - best);
+    }
+    return 1 / sum;
   }
 
   // What a row becomes; empty as for route().
@@ -127,7 +147,7 @@ struct Moe {
     auto add = [&](const Doubles& y, double weight) {
       for (int i = 0; i < hidden; i++) sum[i] += weight * y[i];
     };
-    for (const auto& [e, weight] : chosen) add(mlp(x, gate_up, e * 2 * m.inner, down, e * hidden, m.inner), weight);
+    for (const auto& [e, weight] : chosen) add(mlp(x, gate_up, e * rows_of(m.inner), down, e * hidden, m.inner), weight);
     if (m.shared_inner)
       add(mlp(x, shared_gate_up, 0, shared_down, 0, m.shared_inner),
           shared_gate.values ? 1 / (1 + std::exp(-shared_gate.times(x)[0])) : 1.0);
