@@ -177,19 +177,15 @@ class NativeModel:
         )
 
     def _moe(self, prefix: str, block: Moe) -> structs.MoeStruct:
+        same = ("top_k", "normalize", "groups", "scale", "top_groups", "jitter")
         return structs.MoeStruct(
+            **{name: getattr(block, name) for name in same},
             experts=block.n_experts,
-            top_k=block.top_k,
             inner=block.inner_size,
             activation=cpu.ACTIVATIONS["clamped_swiglu" if block.clamped else block.activation],
             router=cpu.ROUTERS[block.router],
-            normalize=block.normalize,
             shared_inner=block.shared_size,
-            groups=block.groups,
-            scale=block.scale,
-            top_groups=block.top_groups,
             plain=not block.gated,
-            jitter=block.jitter,
             gate_up=self._tensor(prefix + block.up),
             shared_gate_up=self._tensor(prefix + block.shared_up),
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
