@@ -44,7 +44,7 @@ from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales,
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.models import Source
 from edgedec.models.drafts import known_kind
-from edgedec.spec import ModelSpec
+from edgedec.spec import OUTER, ModelSpec
 from edgedec.storage.files import replacing_folder
 from edgedec.text.tokenizer import Tokenizer
 
@@ -193,10 +193,12 @@ class _Export:
         own is used."""
         if self.options.kv_heads and name.endswith((".qkv", ".o")):
             return None
-        if name not in self.spec.matrices or (name == "embed" and self.source.quantization):  # may have zero points
+        if name not in self.spec.matrices or (
+            name in ("embed", "lookup") and self.source.quantization
+        ):  # may have zero points
             return None
         fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
-        if self.options.weights is None and name not in ("embed", "head"):
+        if self.options.weights is None and name not in OUTER:
             fmt = self.source.suggested([self.parts[name]]) or fmt
         o = self.options
         ends = {"embed": o.embed or (o.head if self.spec.tied else None), "head": o.head}
@@ -238,14 +240,14 @@ class _Export:
     def _own_formats(self) -> dict[str, WeightFormat]:
         """The formats of the layers' matrices where each follows its stored type."""
         whole = self.options.weights is not None or self.source.quantization is not None
-        names = () if whole else self.spec.matrices - {"embed", "head"}
+        names = () if whole else self.spec.matrices - OUTER
         found = {name: self.source.suggested([self.parts[name]]) for name in names}
         return {name: fmt for name, fmt in found.items() if fmt is not None}
 
     def _stored_formats(self, spec: ModelSpec) -> dict[str, WeightFormat | None]:
         """The formats for a quantized checkpoint's integers, by part."""
         ends = {"embed": [self.parts["embed"]], "head": [self.parts.get("head", self.parts["embed"])]}
-        body = [self.parts[name] for name in spec.matrices if name not in ends]
+        body = [self.parts[name] for name in spec.matrices if name not in OUTER]
         return {part: self.source.suggested(sources) for part, sources in {**ends, "body": body}.items()}
 
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:

@@ -14,10 +14,15 @@ Hidden = NDArray[np.float32]
 def through_layer(
     runtime: Runtime, cache: Cache, hidden: Hidden, ids: NDArray[np.int64], layer: int, chunk: int
 ) -> Hidden:
-    """The state [n, hidden_size] after a layer, `chunk` rows per call: later rows read the cache, in its format."""
-    cache.truncate(0)
+    """The state [n, hidden_size] after a layer, `chunk` rows per call: later rows read the cache, in its format. Where
+    layers read the slots of others, all rows are one call and stay pending, for the layers after this one."""
     spec = runtime.spec
     blocks, parts = spec.span(layer, layer + 1), []
+    if layer == 0 or not spec.shared:
+        cache.truncate(0)
+    if spec.shared:
+        call = Call(Rows.chain(ids, 0), cache, blocks, hidden, Outputs(hidden=(blocks[-1],)))
+        return forward_one(runtime, call).hidden[blocks[-1]]
     keeps = any(b in spec.attention or b in spec.recurrent for b in blocks)  # a feed-forward alone leaves no rows
     for at in range(0, len(ids), chunk):
         rows = Rows.chain(ids[at : at + chunk], at)

@@ -66,26 +66,27 @@ class WeightsFile:
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
             rounded = Kept(fmt, block, lambda start, stop: (*quantize(read(start, stop), fmt, block), None))
-            self.tensors[name] = self._quantized(kept or rounded, shape)
+            # A row a token is read, so it lies by itself.
+            self.tensors[name] = self._quantized(kept or rounded, shape, "rows" if name == "lookup" else self._layout)
 
-    def _quantized(self, kept: Kept, shape: tuple[int, ...]) -> Tensor:
+    def _quantized(self, kept: Kept, shape: tuple[int, ...], layout: WeightLayout) -> Tensor:
         offset, fmt, scales, zeros = self._align(), kept.format, list[Half](), list[NDArray[Any]]()
         for start, stop in _chunks(shape, step=LANES):
             data, chunk_scales, chunk_zeros = kept.rows(start, stop)
             zeros += [] if chunk_zeros is None else [chunk_zeros]
-            if self._layout == "interleave16":
+            if layout == "interleave16":
                 words, chunk_scales = packed(data, chunk_scales, fmt)
                 self._write(words)
             else:
                 self._write(data)
             scales.append(chunk_scales)
-        tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, self._layout)
+        tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, layout)
         if kept.parts:
             parts = np.concatenate(zeros)
-            return replace(tensor, parts=self.array(parts if self._layout == "rows" else pack(parts, 0)))
+            return replace(tensor, parts=self.array(parts if layout == "rows" else pack(parts, 0)))
         if zeros and zeros[0].dtype == np.float16:
             offsets = np.concatenate(zeros)
-            return replace(tensor, offsets=self.array(offsets if self._layout == "rows" else pack(offsets, 0)))
+            return replace(tensor, offsets=self.array(offsets if layout == "rows" else pack(offsets, 0)))
         if all((chunk == stands_for_zero(fmt)).all() for chunk in zeros):
             return tensor
         return replace(tensor, zeros=self.array(packed_zeros(np.concatenate(zeros), tensor)))
@@ -133,4 +134,4 @@ def format_of(spec: ModelSpec, name: str, body: WeightFormat, head: WeightFormat
     """The format a tensor is stored in: only matrices are quantized."""
     if name not in spec.matrices:
         return "f32"
-    return {"embed": embed, "head": head}.get(name, body)
+    return {"embed": embed, "head": head, "lookup": embed}.get(name, body)

@@ -70,7 +70,8 @@ def rope(r: ConfigReader, p: ConfigReader, head_dim: int, context: int) -> Rope:
     kind = p.text("rope_type")
     if kind not in (*KINDS, "longrope"):
         raise p.fail("rope_type", f"{kind!r} is not one of {', '.join(KINDS)}, longrope")
-    dim = int(head_dim * p.number("partial_rotary_factor", 1.0))
+    share = p.number("partial_rotary_factor", 1.0)
+    dim = head_dim if kind == "proportional" else int(head_dim * share)
     if dim < 2 or dim > head_dim or (dim == head_dim and dim % 2):
         raise p.fail("partial_rotary_factor", f"rotates {dim} of {head_dim} dims of a head, which cannot be")
     _original(p)
@@ -103,6 +104,13 @@ def _default(p: ConfigReader, dim: int, longest: int, context: int) -> Frequenci
 
 def _linear(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     return np.float32(1) / _periods(p, dim) / np.float32(p.number("factor")), 1.0
+
+
+def _proportional(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
+    """All pairs of a head, at the speeds of a whole rope, of which those beyond a share stand still."""
+    turned = int(p.number("partial_rotary_factor", 1.0) * dim // 2)
+    inv_freq = np.float32(1) / _periods(p, dim) / np.float32(p.number("factor", 1.0))
+    return np.where(np.arange(dim // 2) < turned, inv_freq, np.float32(0)), 1.0
 
 
 def _dynamic(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
@@ -188,6 +196,7 @@ KINDS: dict[str, Callable[[ConfigReader, int, int, int], Frequencies]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
+    "proportional": _proportional,
     "llama3": _llama3,
     "yarn": _yarn,
 }

@@ -13,13 +13,30 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import S6, Attention, Block, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
+from edgedec.spec import (
+    S6,
+    Attention,
+    Block,
+    Conv,
+    Delta,
+    LatentAttention,
+    Lookup,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Opaque,
+    PowerLaw,
+    SharedAttention,
+    Ssm,
+)
 
 # The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
 # of a kind with more those between them.
 _ADAPTED = {
     "attention": ("qkv", "o"),
     "latent": ("", ""),
+    "shared_attention": ("q", "o"),
+    "lookup": ("gate", "out", "context"),
     "mlp": ("", "down"),
     "moe": ("", ""),
     "power_law": ("qkv", "o", "gate_up", "down"),
@@ -40,7 +57,7 @@ class NativeModel:
     def __init__(self, bundle: Bundle) -> None:
         self._tensors, self._weights, self._keep = bundle.manifest.tensors, bundle.weights, list[Any]()
         self._base = address(self._weights)
-        spec = bundle.spec
+        self._spec = spec = bundle.spec
         blocks = (structs.BlockStruct * spec.n_blocks)(*[self._block(b, block) for b, block in enumerate(spec.blocks)])
         places = zip(bundle.manifest.ropes, spec.ropes, strict=True)
         ropes = (structs.RopeStruct * len(spec.ropes))(
@@ -67,6 +84,7 @@ class NativeModel:
             positions=self._vector("positions"),
             entry_norm=self._norm(spec.entry.norm if spec.entry else "none", "entry_norm"),
             n_positions=spec.entry.positions if spec.entry else 0,
+            lookup=self._tensor("lookup"),
         )
 
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
@@ -74,9 +92,16 @@ class NativeModel:
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
+        made.joined_norm = self._norm(block.joined if isinstance(block, Moe) else "none", f"blocks.{b}.joined_norm")
+        made.state_scale = self._vector(f"blocks.{b}.state_scale")
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
+        if isinstance(block, SharedAttention):
+            made.slots_of, made.attention = block.slots_of, ctypes.pointer(part)
+            return made
         setattr(made, block.kind, ctypes.pointer(part))
+        if isinstance(block, Lookup):
+            part.first = self._spec.lookups[b].start
         if isinstance(block, LatentAttention):
             heads = self._attention(f"blocks.{b}.", block)
             made.attention = ctypes.pointer(heads)
@@ -95,6 +120,10 @@ class NativeModel:
                 return self._latent(prefix, block)
             case Attention():
                 return self._attention(prefix, block)
+            case SharedAttention():
+                return self._shared_attention(prefix, block)
+            case Lookup():
+                return self._lookup(prefix, block)
             case Mlp():
                 return self._mlp(prefix, block)
             case Moe():
@@ -130,6 +159,21 @@ class NativeModel:
             inner_norm=self._norm(block.inner_norm, f"{prefix}inner_norm"),
             clip=block.clip,
             qk_norm_last=block.qk_norm_last,
+            k_is_v=block.k_is_v,
+            v_norm=block.v_norm,
+        )
+
+    def _shared_attention(self, prefix: str, block: SharedAttention) -> structs.AttentionStruct:
+        made = self._attention(prefix, block.attention)
+        made.qkv, made.qkv_bias = self._tensor(prefix + "q"), self._vector(prefix + "q_bias")
+        return made
+
+    def _lookup(self, prefix: str, block: Lookup) -> structs.LookupStruct:
+        return structs.LookupStruct(
+            size=block.size,
+            activation=cpu.ACTIVATIONS[block.activation],
+            **self._matrices(prefix, "gate context out"),
+            context_norm=self._vector(prefix + "context_norm"),
         )
 
     def _latent(self, prefix: str, block: LatentAttention) -> structs.LatentStruct:
@@ -191,7 +235,7 @@ class NativeModel:
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
             router_weight=self._tensor(prefix + "router"),
             **self._matrices(prefix, "down shared_down shared_gate"),
-            **self._vectors(prefix, "router_bias router_logit_bias down_bias"),
+            **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale"),
         )
 
     def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:

@@ -93,6 +93,8 @@ class CallPacker:
 
     def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
         """The addresses of the states that enter the first block of the call, and of the embeddings."""
+        if rows.embeddings is not None and self._spec.lookups:
+            raise UsageError("rows given by embeddings: the model has embeddings of layers, which tokens name")
         beside = 0 if rows.embeddings is None else self._floats(rows.embeddings, rows.count, keep)
         return beside if hidden is None else self._floats(hidden, rows.count, keep), beside
 

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
-from zoo_golden import NORM, less_one, spread  # noqa: E402
+from zoo_golden import neutral, spread  # noqa: E402
 
 SIZES: dict[str, Any] = mimo.SMALL | {
     "pad_token_id": None,
@@ -67,6 +67,30 @@ GEMMA3_ROPES = {
 OLMO3_ROPES = {
     "full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 24},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+# Heads of full layers are wider, and the last layers read the slots of two kinds.
+GEMMA4 = SIZES | {
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 5,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": SIZES["vocab_size"],
+    "num_kv_shared_layers": 3,
+    "final_logit_softcapping": 8.0,
+    "tie_word_embeddings": True,
+}
+# As the larger sizes: full layers have fewer kv heads, whose keys are the values too.
+GEMMA4_LARGE = GEMMA4 | {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "hidden_size": 64,
 }
 HEADS = {"num_key_value_heads": 4}
 NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
@@ -203,6 +227,23 @@ def _gemma3_wrapper() -> Any:
     return _random("Gemma3", "Gemma3ForConditionalGeneration", config | tokens, 3)
 
 
+def _gemma4(config: dict[str, Any], seed: int) -> Any:
+    """The text model alone; its class is not named after its config."""
+    return _random("Gemma4Text", "Gemma4ForCausalLM", config, seed)
+
+
+def _gemma4_wrapper() -> Any:
+    """Multimodal, as it is published."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8}
+    config = {
+        "text_config": GEMMA4 | {"use_double_wide_mlp": True, "pad_token_id": 0},
+        "vision_config": vision,
+        "audio_config": None,
+    }
+    return _random("Gemma4", "Gemma4ForConditionalGeneration", config, 5)
+
+
 def _qwen3_5(seed: int) -> Any:
     """Multimodal, as it is published."""
     rope = QWEN["rope_parameters"] | {"mrope_section": [1, 1, 0], "mrope_interleaved": True}
@@ -222,14 +263,15 @@ def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int
     model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            middle = 1.0 if NORM.search(name) and not less_one(name, config_name) else 0.0
-            weight.copy_(middle + spread(name, weight.shape) * torch.randn_like(weight))
+            weight.copy_(neutral(name, config_name) + spread(name, weight.shape) * torch.randn_like(weight))
         for name, bias in model.named_buffers():  # of the choice of experts: trained, though not by gradients
             if name.endswith("e_score_correction_bias"):
                 bias.copy_(0.3 * torch.randn_like(bias))
         for name, buffer in model.named_buffers():
             if name.endswith("expert_bias"):
                 buffer.copy_(0.3 * torch.randn_like(buffer))
+            if name.endswith("layer_scalar"):
+                buffer.copy_(1 + 0.3 * torch.randn_like(buffer))
         model.get_input_embeddings().weight.mul_(0.5)
     model.config._attn_implementation = "eager"
     return model.eval()
@@ -330,6 +372,13 @@ ZOO: dict[str, Callable[[], Any]] = {
         2,
     ),
     "gemma3": _gemma3_wrapper,
+    "gemma4": _gemma4_wrapper,
+    "gemma4_text": lambda: _gemma4(GEMMA4 | {"attention_bias": True, "hidden_activation": "silu"}, 1),
+    "gemma4_large": lambda: _gemma4(GEMMA4_LARGE | {"attention_bias": True}, 2),
+    "gemma4_experts": lambda: _gemma4(
+        GEMMA4_LARGE | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 16},
+        3,
+    ),
     "phi3": _causal("Phi3", sliding_window=9, hidden_size=64, rope_parameters={"rope_type": "default"}),
     "phi3_longrope": _causal(
         "Phi3",

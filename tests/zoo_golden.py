@@ -27,8 +27,8 @@ GOLDEN = Path(__file__).with_name("golden")
 PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
-# Names of weights of norms, and of embeddings, in all families.
-NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+)\.weight$")
+# Names of weights of norms and of factors, and of embeddings, in all families.
+NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+)\.weight$|(layer_scalar|router\.(scale|per_expert_scale))$")
 EMBEDDING = re.compile(r"embed_tokens|embed_in|word_embeddings\.|wte|wpe")
 # transformers has no class of its own for it.
 _NOT_THERE = {"mimo"}
@@ -60,8 +60,8 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *("ernie4_5_moe", "falcon_h1", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe"),
-    *("qwen3_next", "youtu"),
+    *("ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts"),
+    *("olmo_hybrid", "phimoe", "qwen3_next", "youtu"),
 }
 
 
@@ -110,8 +110,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -
     for name, shape in tensors.items():
         rng = np.random.default_rng(crc32(name.encode()))
         wide = spread(name, shape) * (0.5 if EMBEDDING.search(name) else 1.0)
-        middle = 1.0 if NORM.search(name) and not less_one(name, config["model_type"]) else 0.0
-        drawn[name] = np.asarray(middle + wide * rng.standard_normal(shape), np.float32)
+        drawn[name] = np.asarray(neutral(name, config["model_type"]) + wide * rng.standard_normal(shape), np.float32)
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -125,11 +124,19 @@ def spread(name: str, shape: Sequence[int]) -> float:
     return 0.3 if len(shape) < 2 or (len(shape) == 4 and name.endswith("A_log")) else 2.0 / shape[-1] ** 0.5
 
 
+def neutral(name: str, family: str) -> float:
+    """What weights are drawn around. Gemma 4 does not divide scores: its queries are small."""
+    if not NORM.search(name) or less_one(name, family):
+        return 0.0
+    return 0.3 if name.endswith("q_norm.weight") and family.lower().startswith("gemma4") else 1.0
+
+
 def less_one(name: str, family: str) -> bool:
     """Whether a norm's weight is stored less 1. family: a model type, or what the name of its class begins with."""
     family = family.lower().replace("_", "")
     qwen = family.startswith(("qwen3next", "qwen35"))
-    return "gemma" in family or family == "nemotron" or (qwen and "linear_attn" not in name and "visual" not in name)
+    gemma = "gemma" in family and not family.startswith("gemma4")
+    return gemma or family == "nemotron" or (qwen and "linear_attn" not in name and "visual" not in name)
 
 
 def logits_of_transformers(folder: Path, ids: list[int]) -> NDArray[np.float32]:

@@ -64,7 +64,7 @@ def _engines(spec: ModelSpec) -> list[str]:
     bundle: Any = SimpleNamespace(spec=spec)
     lacks = {
         "CPU": lacking_kinds(bundle, native.KINDS, facts=NEWER),
-        "ONNX Runtime": lacking_kinds(bundle, ort.KINDS, facts=NEWER),
+        "ONNX Runtime": lacking_kinds(bundle, ort.KINDS, facts=ort.FACTS_OF_MODELS),
         "libedgedec": None if clibrary.library_runs(spec) else "kinds or facts",
         "CUDA": lacking_kinds(bundle, cuda.KINDS) or lacking_kinds(bundle, opencl.KINDS),
         "TVM": library_lacks(spec),

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedec.cache import Cache
 from edgedec.runtime import Call, Outputs, Rows, Runtime
-from edgedec.spec import ModelSpec
+from edgedec.spec import OUTER, ModelSpec
 
 # By the words that a GPU's name begins with: bytes a second of its memory (0: as its driver says), int8 operations a
 # second of its tensor cores, dense.
@@ -172,7 +172,7 @@ class _Meter:
 def multiplies(spec: ModelSpec) -> int:
     """Multiply-adds of a row in the blocks' matrices."""
     shapes = spec.tensors()
-    return sum(shapes[name][0] * shapes[name][1] for name in spec.matrices if name not in ("embed", "head"))
+    return sum(shapes[name][0] * shapes[name][1] for name in spec.matrices if name not in OUTER)
 
 
 def kv_bytes(spec: ModelSpec, kv: str) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.spec import ModelSpec, Moe
+from edgedec.spec import OUTER, ModelSpec, Moe
 from edgedec.storage.arrays import read_arrays, write_arrays
 
 MAGIC = b"EDGELORA"
@@ -59,7 +59,7 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
     experts = {
         f"blocks.{b}.{name}" for b, block in enumerate(spec.blocks) if isinstance(block, Moe) for name in STACKED
     }
-    return spec.matrices - experts - {"embed", "head"}
+    return spec.matrices - experts - OUTER
 
 
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:

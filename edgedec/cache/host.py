@@ -117,6 +117,11 @@ class HostCache(NoOffload):
                     self._grow(b, found[b][1] + spare)
         return found
 
+    def pending_span(self, block: int, rows: Rows) -> tuple[int, int]:
+        """The slots (from, to) of the computed rows of a call in an attention block; UsageError unless this call or one
+        before has written them."""
+        return self._maps[block].span(rows, block)
+
     def commit(self, rows: Sequence[int]) -> None:
         self._tree.commit(rows)
         for slots, blocks in self._by_map():

@@ -106,7 +106,7 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
     """Bytes and bits a weight of the body, the embedding and the head; a tied head is the embedding's."""
     groups: dict[str, list[Tensor]] = {"body": [], "embed": [], "head": []}
     for name, tensor in manifest.tensors.items():
-        groups[name if name in groups else "body"].append(tensor)
+        groups[name if name in groups else "embed" if name == "lookup" else "body"].append(tensor)
     return {
         part: {
             "format": manifest.quantization.get(part, ""),

@@ -15,6 +15,7 @@ from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.spec import ModelSpec
+from edgedec.spec.branches import cut_sums
 
 _PLAIN = Outputs()
 
@@ -65,7 +66,7 @@ def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     rows = call.rows
     if not 0 <= rows.first < len(rows):
         raise UsageError(f"rows from {rows.first} on of {len(rows)}: a call computes at least one row")
-    if call.hidden is None and rows.embeddings is None:
+    if (call.hidden is None and rows.embeddings is None) or spec.lookups:
         tokens = rows.tokens[rows.first :]
         low, high = (tokens[0], tokens[0]) if len(tokens) == 1 else (tokens.min(), tokens.max())
         if low < 0 or high >= spec.vocab_size:
@@ -73,6 +74,8 @@ def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if rows.embeddings is not None:
         if not can.embeddings:
             _refuse("embeddings")
+        if spec.lookups:
+            raise UsageError("rows given by embeddings: the model has embeddings of layers, which tokens name")
         _check_shape("embeddings", rows.embeddings.shape, (rows.count, spec.hidden_size))
     if rows.groups is not None and not can.groups:
         _refuse("groups")
@@ -95,6 +98,8 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         raise UsageError(f"blocks {list(blocks)}: must be ascending")
     if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
         raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")
+    if cut := cut_sums(spec, blocks):
+        raise UsageError(f"block {cut[0]} without the one beside it: a norm is of the sum of both")
     if call.hidden is not None:
         _check_shape("hidden", call.hidden.shape, (call.rows.count, spec.hidden_size))
 

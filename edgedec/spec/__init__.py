@@ -19,16 +19,19 @@ from edgedec.spec.conv import Conv
 from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
 from edgedec.spec.latent import LatentAttention
+from edgedec.spec.lookup import Lookup, check_lookups
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
 from edgedec.spec.rope import Rope, check_ropes
 from edgedec.spec.s6 import S6
+from edgedec.spec.shared_attention import SharedAttention, check_shared
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
     "KV_FORMATS",
+    "OUTER",
     "S6",
     "WEIGHT_FORMATS",
     "Activation",
@@ -39,6 +42,7 @@ __all__ = [
     "Dense",
     "EncoderEntry",
     "LatentAttention",
+    "Lookup",
     "Mlp",
     "ModelSpec",
     "Moe",
@@ -48,16 +52,25 @@ __all__ = [
     "PowerLaw",
     "Rope",
     "Shapes",
+    "SharedAttention",
     "Ssm",
     "Stateful",
+    "scales_state",
 ]
 
 KV_FORMATS = ("f32", "f16", "int8", "int4")
+# The matrices outside blocks: the first and the last are only looked up, a row a token.
+OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Conv | Delta | LatentAttention | Mlp | Moe | Opaque | PowerLaw | S6 | Ssm
+Block = Attention | Conv | Delta | LatentAttention | Lookup | Mlp | Moe | Opaque | PowerLaw | S6 | SharedAttention | Ssm
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = Conv | Delta | S6 | Ssm
+
+
+def scales_state(block: Block) -> bool:
+    """Whether the state is multiplied by a learned number after what the block adds."""
+    return isinstance(block, Lookup | Mlp | Moe) and block.state_scale
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,22 @@ class ModelSpec:
     @cached_property
     def paired(self) -> bool:
         """Whether any block reads the embedding of a row's token besides the state."""
-        return any(block.paired for block in self.attention.values())
+        return bool(self.lookups) or any(block.paired for block in self.attention.values())
+
+    @cached_property
+    def shared(self) -> dict[int, SharedAttention]:
+        """The blocks by number that read the slots of others."""
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, SharedAttention)}
+
+    @cached_property
+    def lookups(self) -> dict[int, range]:
+        """The blocks by number that read a token's values of their own, and where these lie in a row of the table."""
+        found, start = dict[int, range](), 0
+        for b, block in enumerate(self.blocks):
+            if isinstance(block, Lookup):
+                found[b] = range(start, start + block.size)
+                start += block.size
+        return found
 
     @cached_property
     def encoder(self) -> bool:
@@ -172,7 +200,7 @@ class ModelSpec:
                 raise BundleCorrupt(f"{where}.layers[{i}]: has no blocks")
             for j, block in enumerate(layer):
                 block.check(f"{where}.layers[{i}][{j}]")
-                if isinstance(block, Attention):
+                if isinstance(block, Attention | SharedAttention):
                     self._check_rope(block, f"{where}.layers[{i}][{j}].rope")
                 if isinstance(block, Moe) and self.hidden_size % LANES:
                     raise BundleCorrupt(f"{where}.hidden_size: {self.hidden_size} is not a multiple of {LANES}")
@@ -181,9 +209,11 @@ class ModelSpec:
         check_ropes(self, where)
         check_encoder(self, where)
         check_branches(self, where)
+        check_shared(self, where)
+        check_lookups(self, where)
         return self
 
-    def _check_rope(self, block: Attention, where: str) -> None:
+    def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:
         if block.rope is None:
             return
         if not 0 <= block.rope < len(self.ropes):
@@ -202,6 +232,8 @@ class ModelSpec:
         shapes: Shapes = {"embed": (self.vocab_size, width)}
         if self.entry is not None:
             shapes |= self.entry.tensors(self.hidden_size)
+        if self.lookups:
+            shapes["lookup"] = (self.vocab_size, sum(map(len, self.lookups.values())))
         for b in range(self.n_blocks):
             shapes |= self.block_tensors(b)
         shapes |= norm_tensors(self.final_norm, "final_norm", self.hidden_size)
@@ -223,4 +255,4 @@ class ModelSpec:
         inner = {
             f"blocks.{b}.{name}" for b, block in enumerate(self.blocks) for name in block.matrices(self.hidden_size)
         }
-        return frozenset(inner | {"embed", "head"})
+        return frozenset(inner | OUTER)

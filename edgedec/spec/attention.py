@@ -24,7 +24,8 @@ class Attention:
     as one row ("full"); `qk_norm_kind`: which norm; `qk_norm_last`: after the rope. `clip`: q, k and v are cut to
     -clip .. clip first (0: they are not). `slopes`: of each head, times key - query position, added to its scores
     (ALiBi). `inner_norm`: of the heads' outputs before the last matrix. `branch`: the next block reads the state that
-    this one reads, and both are added (`spec.branches`)."""
+    this one reads, and both are added (`spec.branches`). `k_is_v`: values are the keys before norm and rope, so `qkv`
+    has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights."""
 
     n_heads: int
     n_kv_heads: int
@@ -50,6 +51,8 @@ class Attention:
     slopes: tuple[float, ...] = ()
     inner_norm: Norm = "none"
     branch: bool = False
+    k_is_v: bool = False
+    v_norm: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
@@ -72,8 +75,8 @@ class Attention:
 
     @property
     def qkv_rows(self) -> int:
-        """Rows of `qkv`: of queries, keys, values and the gate."""
-        return self.q_dim + 2 * self.kv_dim + self.gate_dim
+        """Rows of `qkv`: of queries, keys, values (unless these are the keys) and the gate."""
+        return self.q_dim + (1 if self.k_is_v else 2) * self.kv_dim + self.gate_dim
 
     @property
     def paired(self) -> bool:
@@ -114,6 +117,8 @@ class Attention:
             raise BundleCorrupt(f"{where}.window: {self.window} is out of range")
         if self.qk_norm_kind == "none" or (self.qk_norm_last and self.qk_norm not in ("head", "heads")):
             raise BundleCorrupt(f"{where}.qk_norm: a {self.qk_norm_kind} norm, or one of all heads after the rope")
+        if self.k_is_v and (self.gate != "none" or self.paired):
+            raise BundleCorrupt(f"{where}.k_is_v: beside a gate, or an embedding that is read")
         if not 0 <= self.clip < inf:
             raise BundleCorrupt(f"{where}.clip: {self.clip} is out of range")
         if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):

@@ -11,7 +11,8 @@ from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require
 @dataclass(frozen=True)
 class Mlp:
     """Two matrices with an activation between them; gated ones have gate and up in one. xielu has four numbers of its
-    own; `inner_norm`: of what the last matrix reads; `branch`: as of attention."""
+    own; `inner_norm`: of what the last matrix reads; `branch`: as of attention; `state_scale`: the state is multiplied
+    by a learned number after the sum."""
 
     inner_size: int
     gated: bool = True
@@ -22,6 +23,7 @@ class Mlp:
     after: Norm = "none"
     inner_norm: Norm = "none"
     branch: bool = False
+    state_scale: bool = False
     kind: Literal["mlp"] = "mlp"
 
     @property
@@ -41,6 +43,8 @@ class Mlp:
         shapes |= norm_tensors(self.inner_norm, "inner_norm", self.inner_size)
         if self.activation == "xielu":
             shapes["xielu"] = (4,)
+        if self.state_scale:
+            shapes["state_scale"] = (1,)
         if self.bias:
             shapes |= {f"{self.up}_bias": (self.up_rows,), "down_bias": (hidden,)}
         return shapes

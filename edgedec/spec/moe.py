@@ -7,6 +7,9 @@ router's logits. `normalize`: weights of the chosen sum to 1.
 "sparsemixer" (Phi-3.5-MoE, arXiv:2409.12136) takes the k largest logits; one of value s is weighed by softmax among
 those that are not chosen before it and not further below it than 2 * `jitter` of the larger of s and their size.
 
+router_norm: the router reads the state over its root mean square, times weights of its own; expert_scale: a factor of
+each expert's weight; joined: a norm of the sum of what this block and those beside it add (Gemma 4).
+
 clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
 gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
 
@@ -32,7 +35,8 @@ ALPHA, LIMIT = 1.702, 7.0
 @dataclass(frozen=True)
 class Moe:
     """`scale` multiplies all weights of routed experts; `shared_size`: inner size of an expert that every row passes,
-    its output times sigmoid(x . shared_gate) if `shared_gate`; `branch`: as of attention."""
+    its output times sigmoid(x . shared_gate) if `shared_gate`; `branch`: as of attention; `state_scale`: as of a
+    feed-forward."""
 
     n_experts: int
     top_k: int
@@ -50,11 +54,15 @@ class Moe:
     clamped: bool = False
     gated: bool = True
     jitter: float = 0.0
+    router_norm: bool = False
+    expert_scale: bool = False
+    joined: Norm = "none"
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
     after: Norm = "none"
     branch: bool = False
+    state_scale: bool = False
     kind: Literal["moe"] = "moe"
 
     @property
@@ -78,6 +86,13 @@ class Moe:
         shapes = self.matrices(hidden) | {"router": (self.n_experts, hidden)}
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
+        shapes |= norm_tensors(self.joined, "joined_norm", hidden)
+        if self.router_norm:
+            shapes["router_norm"] = (hidden,)
+        if self.expert_scale:
+            shapes["expert_scale"] = (self.n_experts,)
+        if self.state_scale:
+            shapes["state_scale"] = (1,)
         if self.router_bias:
             shapes["router_bias"] = (self.n_experts,)
         if self.shared_gate:

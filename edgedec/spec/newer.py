@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edgedec.spec.attention import Attention
+from edgedec.spec.lookup import Lookup
+from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import Moe
 from edgedec.spec.ssm import Ssm
 
@@ -29,12 +31,20 @@ CHOICE_BIAS = "experts chosen by softmax and a bias"
 PLAIN_EXPERTS = "experts without gates"
 SPARSEMIXER = "experts weighed by SparseMixer"
 GATE_ALONE = "state spaces with a gate and no norm"
+K_IS_V = "keys that are values too"
+V_NORM = "norms of values"
+STATE_SCALE = "a factor of the state"
+ROUTER_NORM = "routers with a norm of their own"
+EXPERT_SCALE = "factors of experts"
+JOINED = "a norm of what blocks side by side add"
+# Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
+NO_GRAPHS = (K_IS_V, V_NORM, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED)
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER),
+    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, *NO_GRAPHS),
 )
-_KINDS = frozenset(("conv", "delta", "latent", "s6"))
+_KINDS = frozenset(("conv", "delta", "latent", "lookup", "s6", "shared_attention"))
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:
@@ -57,6 +67,8 @@ def _of(block: Block) -> dict[str, Any]:
         XIELU: activation == "xielu",
         INNER_NORM: inner != "none",
     }
+    if isinstance(block, Lookup | Mlp | Moe):
+        found[STATE_SCALE] = block.state_scale
     if isinstance(block, Attention):
         found |= {
             QK_NORM: block.qk_norm == "heads" or block.qk_norm_kind != "rms" or block.qk_norm_last,
@@ -64,11 +76,16 @@ def _of(block: Block) -> dict[str, Any]:
             SLOPES: block.slopes,
             SINK_LOGIT: block.sink_logit,
             GATES: block.gate != "none",
+            K_IS_V: block.k_is_v,
+            V_NORM: block.v_norm,
         }
     if isinstance(block, Moe):
         found |= {
             EXPERT_BIAS: block.bias or block.logit_bias,
             CLAMPED: block.clamped,
+            ROUTER_NORM: block.router_norm,
+            EXPERT_SCALE: block.expert_scale,
+            JOINED: block.joined != "none",
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
             PLAIN_EXPERTS: not block.gated,
             SPARSEMIXER: block.router == "sparsemixer",

@@ -110,8 +110,8 @@ class GgufCheckpoint(Checkpoint):
         found = list[tuple[Bytes, Half, Bytes]]()
         for part, a, b in self._pieces(source, start, stop):
             first = a + (part.rows[0] if part.rows else 0)
-            data, scales, parts = self.tensors[part.name].in_parts(part.name, first, b - a)
-            found.append((data, (scales * np.float32(part.times)).astype(np.float16), parts))
+            data, steps, parts = self.tensors[part.name].in_parts(part.name, first, b - a)
+            found.append((data, (steps * np.float32(part.times)).astype(np.float16), parts))
         data, scales, parts = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
         return data, scales, parts
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8
 from edgedec.spec import Attention, ModelSpec
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, GATES, PLAIN_EXPERTS, SINK_LOGIT, SPARSEMIXER, newer
+from edgedec.spec.newer import (
+    CHOICE_BIAS,
+    CLAMPED,
+    EXPERT_BIAS,
+    GATES,
+    NO_GRAPHS,
+    PLAIN_EXPERTS,
+    SINK_LOGIT,
+    SPARSEMIXER,
+    newer,
+)
 
 Shape = list[int | str]
 CACHE_TYPE = {"f32": FLOAT, "f16": FLOAT16, "int8": INT8, "int4": UINT8}
@@ -27,6 +37,8 @@ class CallInputs:
 
 def unsupported(spec: ModelSpec) -> str | None:
     """Why ONNX Runtime cannot run the model, in one line; None if it can."""
+    if lacking := [fact for fact in newer(spec) if fact in NO_GRAPHS]:
+        return f"it has {', '.join(lacking)}"
     for block in spec.attention.values():
         if block.distances:
             return "its scores have a part by distance"

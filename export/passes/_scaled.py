@@ -6,7 +6,7 @@ import numpy as np
 
 from edgedec.export.passes._statistics import Float64
 from edgedec.runtimes.reference.numeric import Array, Weights
-from edgedec.spec import LatentAttention, ModelSpec
+from edgedec.spec import LatentAttention, ModelSpec, Moe
 
 # The matrices that read a block's norm, quantized or not.
 _READERS = {
@@ -17,6 +17,7 @@ _READERS = {
     "ssm": ("in_proj",),
     "conv": ("in_proj",),
     "delta": ("in_proj",),
+    "shared_attention": ("q",),
 }
 
 
@@ -29,6 +30,8 @@ def readers(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
         names = [f"blocks.{b}.{name}" for name in _READERS[block.kind]]
         if isinstance(block, LatentAttention) and block.q_rank:
             names.remove(f"blocks.{b}.q")  # it reads what q_a makes
+        if isinstance(block, Moe) and block.router_norm:
+            names.remove(f"blocks.{b}.router")  # it has a norm of its own
         found[f"blocks.{b}.norm"] = tuple(name for name in names if name in shapes)
     if not spec.tied:
         found["final_norm"] = ("head",)

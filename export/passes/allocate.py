@@ -22,7 +22,7 @@ from edgedec.export.passes._statistics import CalibrationRun, Statistics
 from edgedec.export.quantize import codes_of, from_codes, quantize
 from edgedec.plugins import Opt
 from edgedec.runtimes.reference.numeric import Array
-from edgedec.spec import WEIGHT_FORMATS
+from edgedec.spec import OUTER, WEIGHT_FORMATS
 
 FACTS = PassFacts("allocation")
 
@@ -81,7 +81,7 @@ class Allocate:
     def names(self, model: PassModel) -> list[str]:
         """The layers' matrices that are rounded and whose format is open."""
         spec = model.spec
-        inner = sorted(spec.matrices - {"embed", "head"} - self.host.fixed - set(model.rounded))
+        inner = sorted(spec.matrices - OUTER - self.host.fixed - set(model.rounded))
         return [name for name in inner if is_integer(self.host.format_of(model, name))]
 
     def _costs(

@@ -20,7 +20,10 @@ LAYOUTS = {"rows": 0, "interleave16": 1}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
 NORMS = {"none": 0, "rms": 1, "layer": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2, "heads": 3}
-KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "power_law": 6, "latent": 7, "s6": 9, "conv": 10, "delta": 11}
+KINDS = {
+    **{"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "power_law": 6, "latent": 7, "s6": 9, "conv": 10, "delta": 11},
+    **{"shared_attention": 12, "lookup": 13},
+}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3}
 # Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17
@@ -41,6 +44,7 @@ ERRORS = {
     14: "slots that the block does not hold",
     15: "content that is not of such a cache",
     16: "a view that cannot be",
+    19: "a block that reads the slots of another, which was not run on these rows before",
     18: "a draw from a row that has no logits of the whole vocabulary",
     NO_FILE: "no file for cache pages: the folder cannot be written, or its disk is full",
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 18
+#define ED_ABI 19
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -39,6 +39,7 @@ struct ed_attention {
   ed_norm inner_norm;                      // of what `o` reads
   float clip;                              // q, k and v are cut to -clip .. clip first; 0: they are not
   int32_t qk_norm_last;                    // 1: q and k by head are normed after the rope
+  int32_t k_is_v, v_norm;  // 1: qkv has no values, which are the keys before norm and rope; 1: values of a head are normed, without weights
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -63,6 +64,7 @@ struct ed_moe {
   ed_tensor router_weight, gate_up, down, shared_gate_up, shared_down, shared_gate;
   const float* router_bias;
   const float *router_logit_bias, *gate_up_bias, *down_bias;  // or null; of the experts as their rows
+  const float *router_norm, *expert_scale;  // or null; [hidden]: the router reads the state so normed; [experts]: factors of weights
 };
 
 struct ed_ssm {
@@ -114,12 +116,24 @@ struct ed_latent {
   const float *q_a_bias, *kv_a_bias, *q_a_norm, *kv_norm;
 };
 
-// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta; the pointer of that kind is set (and attention and mlp
-// for power_law, attention for latent), the others are null. branch 1: the next block reads what this one reads, and both
-// are added.
+// e = rms(context x0) * context_norm + values `first` .. first + size - 1 of the token's row of the model's `lookup`;
+// out (activation(gate x) * e). x0: the embedding as it entered the first block.
+struct ed_lookup {
+  int32_t size, first, activation, reserved;
+  ed_tensor gate, context, out;
+  const float* context_norm;
+};
+
+// kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta, 12 attention over the slots of
+// block `slots_of` (whose qkv has queries alone), 13 lookup; the pointer of that kind is set (and attention and mlp
+// for power_law, attention for latent and 12), the others are null. branch 1: the next block reads what this one reads,
+// and both are added.
 struct ed_block {
   int32_t kind, branch;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
+  ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
+  const float* state_scale;  // [1], times the state after all that; or null
+  int32_t slots_of, reserved;
   const ed_attention* attention;
   const ed_mlp* mlp;
   const ed_moe* moe;
@@ -129,6 +143,7 @@ struct ed_block {
   const ed_s6* s6;
   const ed_conv* conv;
   const ed_delta* delta;
+  const ed_lookup* lookup;
 };
 
 // Tables [positions, pairs].
@@ -149,6 +164,7 @@ struct ed_model {
   const float* positions;  // [n_positions, hidden], added to embeddings of tokens; or null
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
   int32_t n_positions, reserved;
+  ed_tensor lookup;  // [vocab, values of all lookup blocks]
 };
 
 // ---- caches ------------------------------------------------------------------------------------

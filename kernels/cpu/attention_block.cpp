@@ -44,7 +44,9 @@ class AttentionBlock : public Block {
         group_(m_.heads / m_.kv_heads),
         q_dim_(m_.heads * d_),
         kv_dim_(m_.kv_heads * d_),
-        width_(q_dim_ + (latent_ ? 1 : 2) * kv_dim_ + m_.gate) {}
+        shared_(block.kind == SHARED_ATTENTION),
+        width_(q_dim_ + (shared_ ? 0 : latent_ ? 1 : 2) * kv_dim_ + m_.gate),
+        ones_(m_.v_norm ? d_ : 0, 1.0f) {}
 
   std::vector<Matrix> matrices() const override {
     std::vector<Matrix> all = latent_ ? latent_->matrices() : std::vector<Matrix>{qkv_};
@@ -111,7 +113,10 @@ class AttentionBlock : public Block {
   AttentionScratch& s_;
   const Kernels& k_;
   const Matrix qkv_, o_;
-  const int d_, group_, q_dim_, kv_dim_, width_;
+  const int d_, group_, q_dim_, kv_dim_;
+  const bool shared_;  // keys and values are those of another block
+  const int width_;
+  const std::vector<float> ones_;
   int64_t reach_ = 0;
 };
 
@@ -240,18 +245,21 @@ void AttentionBlock::store(const BlockCall& call) {
       float* q = s_.qkv.p + (size_t)row * width_ + (size_t)head * group_ * d_;
       float* k = s_.qkv.p + (size_t)row * width_ + q_dim_ + (size_t)head * d_;
       const bool by_head = m_.qk_norm == 1 || m_.qk_norm == 3;
+      if (shared_) k = nullptr;
+      if (k && m_.k_is_v) std::copy_n(k, d_, k + kv_dim_);
+      if (k && m_.v_norm) norm_part(k + kv_dim_, ones_.data(), nullptr, d_);
       if (by_head && !m_.qk_norm_last) norm_heads(q, k, head);
       if (m_.rope >= 0) rope_heads(q, k, s.pending.positions[at]);
       if (by_head && m_.qk_norm_last) norm_heads(q, k, head);
       if (curvature_) bend_heads(q, row, head);
-      store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
+      if (k) store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
       if (s.queries)
         std::copy_n(q, group_ * d_, s.queries + (size_t)(row - s.row) * q_dim_ + (size_t)head * group_ * d_);
     }
   });
 }
 
-// The query heads of one kv head, and its key.
+// The query heads of one kv head, and its key (null: there is none).
 void AttentionBlock::norm_heads(float* q, float* k, int kv_head) const {
   const bool own = m_.qk_norm == 3;
   const auto at = [](const float* all, size_t head, size_t dim) { return all ? all + head * dim : nullptr; };
@@ -259,6 +267,7 @@ void AttentionBlock::norm_heads(float* q, float* k, int kv_head) const {
     const size_t head = own ? (size_t)kv_head * group_ + h : 0;
     norm_part(q + (size_t)h * d_, at(m_.q_norm, head, d_), at(m_.q_norm_bias, head, d_), d_);
   }
+  if (!k) return;
   const size_t head = own ? kv_head : 0;
   norm_part(k, at(m_.k_norm, head, d_), at(m_.k_norm_bias, head, d_), d_);
 }
@@ -274,7 +283,7 @@ void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {
   const ed_rope& rope = engine_.rope(m_.rope);
   const float *cos = rope.cos + (size_t)position * rope.pairs, *sin = rope.sin + (size_t)position * rope.pairs;
   for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_, d_, cos, sin, rope.pairs);
-  k_.rope(k, d_, cos, sin, rope.pairs);
+  if (k) k_.rope(k, d_, cos, sin, rope.pairs);
 }
 
 // Query heads times their matrices: each value a sum in the order of the head's values, product by product.
@@ -397,6 +406,7 @@ void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread)
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const int gate = block.attention->gate;
   if (gate && gate != block.attention->heads && gate != block.attention->heads * block.attention->head_dim) return nullptr;
+  if (gate && block.attention->k_is_v) return nullptr;
   return std::make_unique<AttentionBlock>(engine, block);
 }
 
@@ -410,5 +420,6 @@ std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, i
 }  // namespace
 
 const BlockKind ATTENTION_BLOCK = {ATTENTION, make, make_state};
+const BlockKind SHARED_ATTENTION_BLOCK = {SHARED_ATTENTION, make, nullptr};
 
 }  // namespace edgedec

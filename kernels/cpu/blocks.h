@@ -11,7 +11,7 @@ namespace edgedec {
 
 class Engine;
 
-enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6, LATENT = 7, S6 = 9, CONV = 10, DELTA = 11 };
+enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6, LATENT = 7, S6 = 9, CONV = 10, DELTA = 11, SHARED_ATTENTION = 12, LOOKUP = 13 };
 enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 
 // What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
@@ -29,7 +29,7 @@ struct SequenceRows {
   int row, rows;
   PendingRows pending;        // the whole tree; computed rows are pending.first ..
   const Tree* tree;
-  BlockState* state;          // null if the block keeps none; begin() has been called
+  BlockState* state;          // null if the block neither keeps nor reads one; begin() has been called
   int text_length;            // tokens committed when the call began
   float* attention_sums;      // null: not wanted
   const ed_lora* lora;        // [ED_LORA_PARTS], or null
@@ -42,12 +42,13 @@ struct BlockCall {
   float* hidden;  // [rows, hidden], in and out
   const float* input;  // [rows, hidden], what the block reads: hidden, or the state before the blocks beside it
   const float* embeddings;  // [rows, hidden] of the rows' tokens; null in a model none of whose blocks reads them
+  const float* lookups;  // [rows, model.lookup.k], the tokens' rows of that table; null in a model without it
   int rows;
   int64_t active;  // the same number: the same sequences of the same engine call
   std::vector<SequenceRows> sequences;
 };
 
-// One block of an open engine: hidden += post_norm(f(norm(hidden))); the engine norms the sum, if after_norm does.
+// One block of an open engine: hidden += post_norm(f(norm(input))); the engine norms and scales the sum.
 class Block {
  public:
   virtual ~Block() = default;
@@ -70,6 +71,6 @@ struct BlockKind {
 // Null if there is no such kind.
 const BlockKind* block_kind(int32_t kind);
 
-extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK, POWER_LAW_BLOCK, LATENT_BLOCK, S6_BLOCK, CONV_BLOCK, DELTA_BLOCK;
+extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK, POWER_LAW_BLOCK, LATENT_BLOCK, S6_BLOCK, CONV_BLOCK, DELTA_BLOCK, SHARED_ATTENTION_BLOCK, LOOKUP_BLOCK;
 
 }  // namespace edgedec

@@ -66,11 +66,15 @@ int Engine::check_sequence(const ed_sequence& s) const {
   if (s.logits_from > s.rows || s.top < 0 || s.n_hidden < 0) return 1;
   if (s.sampler && (!s.drawn || s.readout || s.logits_from < 0 || s.logits_from == s.rows)) return 18;
   if (!s.tokens && !s.input) return 5;
-  const bool embeds = !s.input || (paired_ && !s.embeddings);
+  const bool embeds = !s.input || (paired_ && !s.embeddings) || lookups();
   if (embeds && !s.tokens) return 5;
   if (embeds && !all_tokens(s, model_.vocab)) return 2;
   for (int i = 0; i < s.n_blocks; i++)
     if (s.blocks[i] < 0 || s.blocks[i] >= model_.n_blocks || (i && s.blocks[i] <= s.blocks[i - 1])) return 4;
+  for (int i = 0; i < model_.n_blocks && s.n_blocks >= 0; i++) {  // all of the blocks whose sum is normed, or none
+    const auto runs = [&](int block) { return std::binary_search(s.blocks, s.blocks + s.n_blocks, block); };
+    if (blocks_[i].branch && joined(i) && runs(i) != runs(i + 1)) return 4;
+  }
   for (int i = 0; i < s.n_hidden; i++) {
     const int block = s.hidden_blocks[i];
     if (block < -1 || block >= model_.n_blocks) return 4;
@@ -102,11 +106,20 @@ int Engine::check_tree(const ed_sequence& s) const {
   return tree && count > MAX_TREE ? 1 : 0;
 }
 
+// Whether the slots of block `owner` hold the rows of a call, or will when a block after it runs.
+bool Engine::reads(const ed_sequence& s, int owner, PendingRows rows) const {
+  if (!s.cache) return false;
+  if (s.n_blocks < 0 || std::binary_search(s.blocks, s.blocks + s.n_blocks, owner)) return true;
+  rows.first = rows.count;
+  return s.cache->cache.state(owner)->accepts(rows);
+}
+
 int Engine::check_cache(const ed_sequence& s) const {
   if (s.cache && s.cache->cache.pool().shape != shape_) return 8;
   const PendingRows rows{s.first, s.first + s.rows, s.positions, s.parents, s.numbers};
   for (int i = 0; i < blocks_of(s); i++) {
     const int block = block_of(s, i);
+    if (owner_of(block) != block && !reads(s, owner_of(block), rows)) return 19;
     if (!block_kind(blocks_[block].kind)->make_state) {
       if (s.views && s.views[i]) return 16;
       continue;

@@ -21,7 +21,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       draws_of_(threads) {
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
   for (const ed_block& block : blocks_)
-    paired_ |= block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM;
+    paired_ |= block.lookup || (block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM);
   made_ = make_blocks();
   for (const auto& block : made_)
     for (const Matrix& w : block->matrices()) all.push_back(w);
@@ -36,10 +36,20 @@ Engine::~Engine() = default;
 std::vector<std::unique_ptr<Block>> Engine::make_blocks() {
   std::vector<std::unique_ptr<Block>> made;
   for (const ed_block& block : blocks_) {
+    const bool reads = block.kind == SHARED_ATTENTION;
+    if (reads && !shares((int)made.size())) throw std::invalid_argument("slots of other heads");
     made.push_back(block_kind(block.kind)->make(*this, block));
     if (!made.back()) throw std::invalid_argument("a block that is not supported");
   }
   return made;
+}
+
+// Whether the slots that a block reads are those of an attention block before it, of the same heads.
+bool Engine::shares(int block) const {
+  const int owner = blocks_[block].slots_of;
+  if (owner < 0 || owner >= block || blocks_[owner].kind != ATTENTION) return false;
+  const ed_attention &own = *blocks_[block].attention, &other = *blocks_[owner].attention;
+  return own.kv_heads == other.kv_heads && own.head_dim == other.head_dim && !own.gate && !own.slopes;
 }
 
 int Engine::run(const ed_sequence* sequences, int n) {
@@ -70,7 +80,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -110,6 +120,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   for (Planned& s : planned_) s.row = rows_, rows_ += s.asked->rows;
   hidden_.need((size_t)rows_ * model_.hidden);
   if (paired_) embeddings_.need((size_t)rows_ * model_.hidden);
+  if (lookups()) lookups_.need((size_t)rows_ * model_.lookup.k);
   reserve(rows_);
   for (auto& block : made_) block->reserve(rows_);
   need_scratch(0);
@@ -145,6 +156,7 @@ void Engine::embed() {
       const int at = row - planned_[i].row;
       if (s.input) std::memcpy(hidden_.p + row * width, s.input + at * width, 4 * width);
       else embed_row(s, at, hidden_.p + row * width);
+      if (lookups()) kernels_.embed(matrix(model_.lookup), (int)s.tokens[s.first + at], 1.0f, lookups_.p + (size_t)row * model_.lookup.k);
       if (!paired_) continue;
       if (s.embeddings) std::memcpy(embeddings_.p + row * width, s.embeddings + at * width, 4 * width);
       else embed_row(s, at, embeddings_.p + row * width);
@@ -177,8 +189,11 @@ void Engine::run_block(int block) {
     call_.rows += s.asked->rows;
   }
   point_input(block);
+  if (blocks_[block].branch && !beside(block) && joined(block)) begin_sum();
   made_[block]->run(call_);
+  if (blocks_[block].joined_norm.kind != NO_NORM) join(blocks_[block].joined_norm);
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
+  if (blocks_[block].state_scale) scale_states(*blocks_[block].state_scale);
   for (const SequenceRows& s : call_.sequences)
     keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden);
 }
@@ -207,6 +222,31 @@ void Engine::point_input(int block) {
   call_.input = input_gather_.p;
 }
 
+// Whether what a block and those after it, up to the first without `branch`, add is normed as one sum.
+bool Engine::joined(int block) const {
+  while (blocks_[block].branch) block++;
+  return blocks_[block].joined_norm.kind != NO_NORM;
+}
+
+// The states of the call's rows become what the blocks side by side have added so far: nothing.
+void Engine::begin_sum() { std::fill_n(call_.hidden, (size_t)call_.rows * model_.hidden, 0.0f); }
+
+// The states of the call's rows: what the blocks side by side read, and the normed sum of what they added.
+void Engine::join(const ed_norm& norm) {
+  pool_.parallel_for(call_.rows, grain(call_.rows), [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float* row = call_.hidden + (size_t)r * model_.hidden;
+      norm_row(norm, row, row);
+      kernels_.add(call_.input + (size_t)r * model_.hidden, model_.hidden, row);
+    }
+  });
+}
+
+void Engine::scale_states(float by) {
+  const size_t n = (size_t)call_.rows * model_.hidden;
+  for (size_t i = 0; i < n; i++) call_.hidden[i] *= by;
+}
+
 // The states of the call's rows normed in place.
 void Engine::norm_states(const ed_norm& norm) {
   pool_.parallel_for(call_.rows, grain(call_.rows), [&](int begin, int end, int) {
@@ -231,6 +271,7 @@ void Engine::choose(int block) {
   const bool neighbours = now.back() - now.front() + 1 == (int)now.size();
   call_.hidden = hidden_.p + (size_t)planned_[now[0]].row * model_.hidden;
   call_.embeddings = paired_ ? embeddings_.p + (size_t)planned_[now[0]].row * model_.hidden : nullptr;
+  call_.lookups = lookups() ? lookups_.p + (size_t)planned_[now[0]].row * model_.lookup.k : nullptr;
   if (!neighbours) gather();
 }
 
@@ -238,8 +279,12 @@ void Engine::gather() {
   gather_.need((size_t)rows_ * model_.hidden);
   call_.hidden = gather_.p;
   if (paired_) embeddings_gather_.need((size_t)rows_ * model_.hidden), call_.embeddings = embeddings_gather_.p;
-  size_t to = 0;
+  if (lookups()) lookups_gather_.need((size_t)rows_ * model_.lookup.k), call_.lookups = lookups_gather_.p;
+  size_t to = 0, looked = 0;
   for (int i : running_) {
+    const size_t wide = (size_t)planned_[i].asked->rows * model_.lookup.k;
+    if (lookups()) std::memcpy(lookups_gather_.p + looked, lookups_.p + (size_t)planned_[i].row * model_.lookup.k, 4 * wide);
+    looked += wide;
     const size_t size = (size_t)planned_[i].asked->rows * model_.hidden, from = (size_t)planned_[i].row * model_.hidden;
     std::memcpy(gather_.p + to, hidden_.p + from, 4 * size);
     if (paired_) std::memcpy(embeddings_gather_.p + to, embeddings_.p + from, 4 * size);

@@ -131,28 +131,37 @@ class Engine {
 
   int blocks_of(const ed_sequence& s) const { return s.n_blocks < 0 ? model_.n_blocks : s.n_blocks; }
   static int block_of(const ed_sequence& s, int i) { return s.n_blocks < 0 ? i : s.blocks[i]; }
-  static BlockState* state_of(const Planned& s, int block) { return s.cache ? s.cache->state(block) : nullptr; }
+  // Whose slots a block reads: another's, or its own.
+  int owner_of(int block) const { return blocks_[block].kind == SHARED_ATTENTION ? blocks_[block].slots_of : block; }
+  BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(owner_of(block)) : nullptr; }
 
   // check.cpp
   int check(const ed_sequence* sequences, int n) const;
   int check_sequence(const ed_sequence& s) const;
   int check_tree(const ed_sequence& s) const;
   int check_cache(const ed_sequence& s) const;
+  bool reads(const ed_sequence& s, int owner, PendingRows rows) const;
   // engine.cpp
   int run_in_turn(const ed_sequence* sequences, int n);
   std::vector<std::unique_ptr<Block>> make_blocks();
+  bool shares(int block) const;
   void release();
   void prepare(const ed_sequence* sequences, int n);
   void reserve(int rows);
   void begin(Planned& s, const ed_sequence& asked);
   void embed();
   void embed_row(const ed_sequence& s, int at, float* to) const;
+  bool lookups() const { return model_.lookup.format != 0; }
   void norm_values(const ed_norm& norm, const float* x, int n, float* y) const;
   void run_block(int block);
   void keep_input();
   void point_input(int block);
   bool beside(int block) const { return block > 0 && blocks_[block - 1].branch; }
   void norm_states(const ed_norm& norm);
+  bool joined(int block) const;
+  void begin_sum();
+  void join(const ed_norm& norm);
+  void scale_states(float by);
   void choose(int block);
   void gather();
   void scatter();
@@ -201,7 +210,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, normed_, post_, lora_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

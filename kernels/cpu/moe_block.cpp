@@ -48,7 +48,7 @@ struct Item {
 
 struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
-  Buffer<float> gate_up, act, out, sum;
+  Buffer<float> gate_up, act, out, sum, routed;
   Activations in, shared_in, hidden, shared_hidden;
   Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair
   Buffer<int> rows;                  // of each pair
@@ -89,11 +89,12 @@ class MoeBlock : public Block {
     if (m_.shared_inner) s_.shared_in.need(rows, shared_gate_up_), s_.shared_hidden.need(rows, shared_down_);
     s_.experts.need(chosen), s_.pairs.need(chosen), s_.rows.need(chosen);
     s_.first.need(m_.experts + 1), s_.next.need(m_.experts + 1);
+    if (m_.router_norm) s_.routed.need((size_t)rows * engine_.hidden());
   }
 
   void run(const BlockCall& call) override {
     const QuantizedActivations x = engine_.norm(block_.norm, call.input, call.rows, gate_up_);
-    route(call.rows);
+    route(call);
     group(call.rows);
     s_.parts.clear();
     add_experts(x, call.rows);
@@ -111,9 +112,21 @@ class MoeBlock : public Block {
 
   // ---- which rows go through which experts ----
 
-  void route(int rows) {
+  // What the router reads, where it has a norm of its own.
+  const float* routed(const BlockCall& call) {
+    const size_t width = engine_.hidden();
+    engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int) {
+      for (size_t r = begin; r < (size_t)end; r++)
+        engine_.kernels().norm(call.input + r * width, m_.router_norm, (int)width, engine_.model().norm_eps,
+                               s_.routed.p + r * width);
+    });
+    return s_.routed.p;
+  }
+
+  void route(const BlockCall& call) {
+    const int rows = call.rows;
     Product p{};
-    p.w = router_, p.a.x = engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
+    p.w = router_, p.a.x = m_.router_norm ? routed(call) : engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
     p.bias = m_.router_logit_bias;
     engine_.multiply(p);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
@@ -148,6 +161,7 @@ class MoeBlock : public Block {
     if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
     const float total = m_.normalize ? sum(weights, m_.top_k) : 1.0f;
     for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
+    for (int j = 0; m_.expert_scale && j < m_.top_k; j++) weights[j] *= m_.expert_scale[experts[j]];
   }
 
   // Each chosen expert by softmax among those not chosen before it whose logits are near its own; `near` [experts].

@@ -36,7 +36,7 @@ class AttentionStruct(_Struct):
         (c_void_p, "distance sink_logit q_norm_bias k_norm_bias slopes"),
         (NormStruct, "inner_norm"),
         (c_float, "clip"),
-        (c_int32, "qk_norm_last"),
+        (c_int32, "qk_norm_last k_is_v v_norm"),
     )
 
 
@@ -57,7 +57,7 @@ class MoeStruct(_Struct):
         (c_int32, "top_groups plain"),
         (c_float, "jitter"),
         (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
-        (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias"),
+        (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias router_norm expert_scale"),
     )
 
 
@@ -109,9 +109,18 @@ class S6Struct(_Struct):
     )
 
 
+class LookupStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "size first activation reserved"),
+        (TensorStruct, "gate context out"),
+        (c_void_p, "context_norm"),
+    )
+
+
 class BlockStruct(_Struct):
     _fields_ = [
-        *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm")),
+        *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
+        *_fields((c_void_p, "state_scale"), (c_int32, "slots_of reserved")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
@@ -121,6 +130,7 @@ class BlockStruct(_Struct):
         ("s6", POINTER(S6Struct)),
         ("conv", POINTER(ConvStruct)),
         ("delta", POINTER(DeltaStruct)),
+        ("lookup", POINTER(LookupStruct)),
     ]
 
 
@@ -140,6 +150,7 @@ class ModelStruct(_Struct):
         (c_void_p, "head_bias positions"),
         (NormStruct, "entry_norm"),
         (c_int32, "n_positions reserved"),
+        (TensorStruct, "lookup"),
     )
 
 

@@ -42,7 +42,7 @@ from edgedec.runtimes.reference.attention import paid
 from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
 from edgedec.spec import KV_FORMATS
-from edgedec.spec.newer import NEWER
+from edgedec.spec.newer import NEWER, NO_GRAPHS
 
 __all__ = [
     "FACTS",
@@ -57,6 +57,7 @@ __all__ = [
 
 KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
 FACTS = RuntimeFacts(KINDS, devices=("cpu", *PROVIDERS), low_bits=True, offsets=True)
+FACTS_OF_MODELS = tuple(fact for fact in NEWER if fact not in NO_GRAPHS)
 _PLANS, _PLAN_ROWS = 8, 64
 
 
@@ -64,7 +65,7 @@ def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     if device.name in PROVIDERS:
         return on_device.device_reason(bundle, device)
-    lacking = lacking_kinds(bundle, KINDS, encoders=True, facts=NEWER)
+    lacking = lacking_kinds(bundle, KINDS, encoders=True, facts=FACTS_OF_MODELS)
     if lacking is None and ARTIFACT not in bundle.manifest.artifacts:
         return f"the bundle has no files for it; add them with `edgedec add {ARTIFACT} {bundle.path}`"
     return lacking
@@ -92,7 +93,7 @@ class OnnxRuntime:
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
-            facts=NEWER,
+            facts=FACTS_OF_MODELS,
             largest_call=largest_call(self.spec, bundle.manifest.whole_texts),
             adapters=False,
             threads=threads,

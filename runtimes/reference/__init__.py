@@ -24,7 +24,19 @@ from edgedec.runtime import (
     lacking_kinds,
     largest_call,
 )
-from edgedec.runtimes.reference import attention, conv, delta, latent, mlp, moe, power_law, s6, ssm
+from edgedec.runtimes.reference import (
+    attention,
+    conv,
+    delta,
+    latent,
+    lookup,
+    mlp,
+    moe,
+    power_law,
+    s6,
+    shared_attention,
+    ssm,
+)
 from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
@@ -36,18 +48,23 @@ from edgedec.spec import (
     Conv,
     Delta,
     LatentAttention,
+    Lookup,
     Mlp,
     ModelSpec,
     Moe,
     Opaque,
     PowerLaw,
+    SharedAttention,
     Ssm,
+    scales_state,
 )
 from edgedec.spec.newer import NEWER
 
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "conv", "delta", "latent", "mlp", "moe", "power_law", "s6", "ssm")
+KINDS = (
+    *("attention", "conv", "delta", "latent", "lookup", "mlp", "moe", "power_law", "s6", "shared_attention", "ssm"),
+)
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
@@ -145,7 +162,10 @@ class Reference:
             view = (call.views or {}).get(b)
             y, attention_paid, q = self._run(self.spec.blocks[b], w, read, embedding, rows, cache, spans, view)
             block = self.spec.blocks[b]
-            x = w.norm(x + w.norm(y, block.post_norm, "post_norm"), block.after, "after_norm")
+            x = branches.add(b, x, w.norm(y, block.post_norm, "post_norm"), w)
+            x = w.norm(x, block.after, "after_norm")
+            if scales_state(block):
+                x = x * w.get("state_scale")
             if b in wanted.hidden:
                 states[b] = x
             if wanted.attention and attention_paid is not None:
@@ -178,6 +198,12 @@ class Reference:
             case Attention():
                 scales = self._scales.get(w.number)
                 return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)
+            case SharedAttention():
+                scales = self._scales.get(block.slots_of)
+                return shared_attention.run(block, w, x, rows, cache, scales), None, None
+            case Lookup():
+                assert embedding is not None
+                return lookup.run(block, w, x, embedding, self._looked_up(w.number, rows)), None, None
             case Mlp():
                 return mlp.run(block, w, x), None, None
             case Moe():
@@ -200,6 +226,14 @@ class Reference:
         found = [self._weights("embed", int(t), int(t) + 1) for t in rows.tokens[rows.first :]]
         x = np.concatenate(found) * np.float32(self.spec.embed_scale)
         return entered(self.spec, x, rows.positions[rows.first :], self._get)
+
+    def _looked_up(self, block: int, rows: Rows) -> Array:
+        """The values [count, size] of the rows' tokens for a lookup block."""
+        own = self.spec.lookups[block]
+        found = [
+            self._weights("lookup", int(t), int(t) + 1)[:, own.start : own.stop] for t in rows.tokens[rows.first :]
+        ]
+        return np.concatenate(found)
 
     def head(self, hidden: Array) -> Array:
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""

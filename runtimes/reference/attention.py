@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
-from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, sigmoid, softmax
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, rms_norm, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
 
@@ -46,6 +46,8 @@ def run(
     q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
     if block.qk_norm_last:
         q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
+    if block.v_norm:
+        v = rms_norm(v, np.ones(block.head_dim, np.float32), w.spec.norm_eps)
     data, stop = cache.data(w.number), span[1]
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
@@ -90,7 +92,9 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     qkv = w.linear(x, "qkv", block.qkv_bias)
     if block.clip:
         qkv = np.clip(qkv, np.float32(-block.clip), np.float32(block.clip))
-    q, k, v, gate = np.split(qkv, np.cumsum([block.q_dim, block.kv_dim, block.kv_dim]), axis=1)
+    v_dim = 0 if block.k_is_v else block.kv_dim
+    q, k, v, gate = np.split(qkv, np.cumsum([block.q_dim, block.kv_dim, v_dim]), axis=1)
+    v = k if block.k_is_v else v
     if block.qk_norm == "full":
         q, k = w.norm(q, block.qk_norm_kind, "q_norm"), w.norm(k, block.qk_norm_kind, "k_norm")
     q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))

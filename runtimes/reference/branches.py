@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgedec.runtimes.reference.numeric import Array
+from edgedec.runtimes.reference.numeric import Array, BlockWeights
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import first_beside
+from edgedec.spec.branches import first_beside, joined_norm
 
 
 class BlockInputs:
@@ -13,6 +13,14 @@ class BlockInputs:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec, self._first = spec, -1
         self._kept: Array | None = None
+
+    def add(self, b: int, x: Array, y: Array, w: BlockWeights) -> Array:
+        """The state x after block b, which adds y; among blocks whose sum is normed, what they add so far."""
+        kind = joined_norm(self._spec, b)
+        if kind == "none" or self._kept is None:
+            return x + y
+        total = y if b == self._first else x + y
+        return total if self._spec.blocks[b].branch else self._kept + w.norm(total, kind, "joined_norm")
 
     def read(self, b: int, x: Array) -> Array:
         """What block b reads where the state is x."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, sigmoid, softmax
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, rms_norm, sigmoid, softmax
 from edgedec.spec import Moe
 from edgedec.spec.moe import ALPHA, LIMIT
 
 
 def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
+    routed = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else None
     x = w.norm(x, block.norm)
     bias = w.get("router_bias") if block.router_bias else None
-    logits = x @ w.get("router").T
+    logits = (x if routed is None else routed) @ w.get("router").T
     experts, weights = route(block, logits + w.get("router_logit_bias") if block.logit_bias else logits, bias)
+    if block.expert_scale:
+        weights = weights * w.get("expert_scale")[experts]
     y = np.zeros_like(x)
     for expert in np.unique(experts):
         rows, place = np.nonzero(experts == expert)

@@ -7,10 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from edgedec.spec import S6, Attention, Conv, Delta, LatentAttention, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import (
+    S6,
+    Attention,
+    Conv,
+    Delta,
+    LatentAttention,
+    Lookup,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Rope,
+    SharedAttention,
+    Ssm,
+)
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -19,12 +33,18 @@ Get = Callable[[str], Array]
 def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     """Logits [n, vocab] of a chain of tokens; `get(name)` is a weight of the bundle."""
     x = entered(spec, get, get("embed")[tokens].astype(np.float64) * spec.embed_scale)
-    total = x
+    total, beside = x, np.zeros_like(x)
+    seen: dict[Any, Any] = {"embedding": x, "tokens": tokens, "table": get}
     for b, block in enumerate(spec.blocks):
-        y = added(spec, b, lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64), x)
-        total = total + y
-        if not block.branch:
-            x = total
+        own = lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64)  # noqa: E731
+        y = added(spec, b, own, x, seen)
+        total, beside = total + y, beside + y
+        if block.branch:
+            continue
+        if getattr(block, "joined", "none") != "none":
+            total = x + normed(spec, block.joined, own, "joined_norm", beside)
+        x = total = total * own("state_scale") if getattr(block, "state_scale", False) else total
+        beside = np.zeros_like(x)
     logits = normed(spec, spec.final_norm, get, "final_norm", x) @ get("embed" if spec.tied else "head").T
     return cap(logits + (get("head_bias") if spec.head_bias else 0.0), spec.final_softcap)
 
@@ -48,26 +68,61 @@ def normed(spec: ModelSpec, kind: str, get: Get, name: str, x: Array) -> Array:
     return x
 
 
-def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
-    """What block b adds to x."""
+def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
+    """What block b adds to x. seen: what later blocks read of the embedding and of earlier blocks."""
     block = spec.blocks[b]
-    kinds = (attention, conv, delta, latent, mlp, moe, s6, ssm)
-    run = {kind.__name__: kind for kind in kinds}[block.kind]
-    y = run(spec, block, get, normed(spec, block.norm, get, "norm", x))
+    kinds = (conv, delta, latent, mlp, s6, ssm)
+    inner = normed(spec, block.norm, get, "norm", x)
+    if isinstance(block, SharedAttention):
+        y = shared_attention(spec, block, get, inner, seen)
+    elif isinstance(block, Lookup):
+        y = lookup(spec, b, get, inner, seen)
+    elif block.kind == "attention":
+        y, *seen[b] = attention(spec, block, get, inner)
+    elif block.kind == "moe":
+        y = moe(spec, block, get, inner, norm(x, get("router_norm"), spec.norm_eps) if block.router_norm else inner)
+    else:
+        y = {kind.__name__: kind for kind in kinds}[block.kind](spec, block, get, inner)
     return normed(spec, block.post_norm, get, "post_norm", y)
 
 
-def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
+def lookup(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
+    block, part = spec.blocks[b], spec.lookups[b]
+    own = seen["table"]("lookup")[seen["tokens"]][:, part.start : part.stop]
+    context = norm(seen["embedding"] @ get("context").T, get("context_norm"), spec.norm_eps)
+    return (act(x @ get("gate").T, block.activation, None) * (context + own)) @ get("out").T
+
+
+def shared_attention(spec: ModelSpec, block: SharedAttention, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
+    q = prepare(spec, block.attention, get, x @ get("q").T + (get("q_bias") if block.q_bias else 0.0), "q_norm")
+    mixed = mix(block.attention, get, q, *seen[block.slots_of])
+    return mixed.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
+
+
+def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> tuple[Array, Array, Array]:
+    """What it adds, its keys and its values."""
     qkv = x @ get("qkv").T + (get("qkv_bias") if block.qkv_bias else 0.0)
     if block.clip:
         qkv = np.minimum(np.maximum(qkv, -block.clip), block.clip)
     q, k = qkv[:, : block.q_dim], qkv[:, block.q_dim : block.q_dim + block.kv_dim]
-    v = qkv[:, block.q_dim + block.kv_dim :][:, : block.kv_dim].reshape(len(x), block.n_kv_heads, block.head_dim)
+    v = k if block.k_is_v else qkv[:, block.q_dim + block.kv_dim :][:, : block.kv_dim]
+    v = v.reshape(len(x), block.n_kv_heads, block.head_dim)
+    v = norm(v, np.ones(block.head_dim), spec.norm_eps) if block.v_norm else v
     q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
-    out = np.zeros((len(x), block.n_heads, block.head_dim))
+    out = mix(block, get, q, k, v)
+    if block.gate != "none":
+        gate = 1 / (1 + np.exp(-qkv[:, -block.gate_dim :]))
+        out = out * (gate[:, :, None] if block.gate == "head" else gate.reshape(out.shape))
+    mixed = normed(spec, block.inner_norm, get, "inner_norm", out.reshape(len(x), -1))
+    return mixed @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
+
+
+def mix(block: Attention, get: Get, q: Array, k: Array, v: Array) -> Array:
+    """Queries over keys and values: [n, heads, head_dim]."""
+    out = np.zeros_like(q)
     for head in range(block.n_heads):
         shared = head * block.n_kv_heads // block.n_heads
-        for p in range(len(x)):
+        for p in range(len(q)):
             first = max(0, p - block.window + 1) if block.window else 0
             scores = cap(k[first : p + 1, shared] @ q[p, head] * block.scale, block.softcap)
             lost = get("sink_logit")[head] if block.sink_logit else -np.inf
@@ -76,11 +131,7 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
                 scores = scores + block.slopes[head] * np.arange(first, p + 1)
             weights = np.exp(scores - most)
             out[p, head] = weights @ v[first : p + 1, shared] / (weights.sum() + np.exp(lost - most))
-    if block.gate != "none":
-        gate = 1 / (1 + np.exp(-qkv[:, -block.gate_dim :]))
-        out = out * (gate[:, :, None] if block.gate == "head" else gate.reshape(out.shape))
-    mixed = normed(spec, block.inner_norm, get, "inner_norm", out.reshape(len(x), -1))
-    return mixed @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
+    return out
 
 
 def latent(spec: ModelSpec, block: LatentAttention, get: Get, x: Array) -> Array:
@@ -144,17 +195,18 @@ def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
     return inner @ get("down").T + (get("down_bias") if block.bias else 0.0)
 
 
-def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
-    """One row at a time, one expert at a time."""
+def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array) -> Array:
+    """One row at a time, one expert at a time. routed: what the router reads."""
     hidden, out = x.shape[1], np.zeros_like(x)
 
     def activated(up: Array) -> Array:
         return gated(up[None], block.activation)[0] if block.gated else act(up, block.activation)
 
-    biased = x @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
+    biased = routed @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
     for row, logits in enumerate(biased):
         chosen, weights = chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
+            weight = weight * get("expert_scale")[expert] if block.expert_scale else weight
             ups, downs = (slice(expert * n, (expert + 1) * n) for n in (block.up_rows, hidden))
             up = get(block.up)[ups] @ x[row] + (get(f"{block.up}_bias")[ups] if block.bias else 0.0)
             inner = cut_off(up) if block.clamped else activated(up)

@@ -19,7 +19,21 @@ from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.models import Part, Source, architecture
 from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
-from edgedec.spec import S6, Attention, Block, Conv, Delta, EncoderEntry, LatentAttention, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import (
+    S6,
+    Attention,
+    Block,
+    Conv,
+    Delta,
+    EncoderEntry,
+    LatentAttention,
+    Lookup,
+    Mlp,
+    ModelSpec,
+    Moe,
+    SharedAttention,
+    Ssm,
+)
 
 torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
 
@@ -149,8 +163,12 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("qk_norm_kind", "rms"),
         ("qk_norm_last", False),
         ("norm", "rms"),
+        ("v_norm", False),
     ],
+    SharedAttention: [("qk_norm", "none"), ("window", None), ("scale", 0.5), ("rope", None), ("q_bias", False)],
+    Lookup: [("activation", "relu"), ("post_norm", "none"), ("state_scale", False)],
     Mlp: [
+        ("state_scale", False),
         ("bias", False),
         ("activation", "silu"),
         ("activation", "gelu_tanh"),
@@ -187,6 +205,10 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("activation", "gelu_tanh"),
         ("jitter", 0.2),
         ("norm", "rms"),
+        ("router_norm", False),
+        ("expert_scale", False),
+        ("joined", "none"),
+        ("state_scale", False),
     ],
     S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("norm_groups", 0), ("proj_bias", False)],
@@ -199,6 +221,8 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
     def changed(block: Any) -> Any:
         if type(block) is not kind or (key == "rope" and value is not None and not spec.ropes):
             return block
+        if key == "rope" and value == 0 and 2 * len(spec.ropes[0].inv_freq) > block.head_dim:
+            return block
         same = isinstance(block, Moe) and (
             (key == "normalize" and block.router == "softmax_topk")
             or (key == "router" and block.normalize)
@@ -208,7 +232,8 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
         same |= key == "norm" and block.norm == "none"
         same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
-        more = {"qk_norm_last": False} if (key, value) == ("qk_norm", "none") else {}
+        own = kind is Attention and (key, value) == ("qk_norm", "none")
+        more = {"qk_norm_last": False} if own else {}
         return block if same else replace(block, **{key: value}, **more)
 
     return replace(spec, layers=tuple(tuple(changed(block) for block in layer) for layer in spec.layers))
@@ -279,6 +304,7 @@ def _path(tree: Rows, row: int) -> list[int]:
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm3", "youtu")
 KINDS = {
     "mixtral": {"moe"},
+    "gemma4": {"mlp", "lookup", "shared_attention"},
     "qwen3_moe": {"moe"},
     "olmoe": {"moe"},
     "granitemoe": {"moe"},
@@ -339,11 +365,17 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
     for block in spec.attention.values():
-        expected = 1 if isinstance(block, LatentAttention) else kv_heads(config)
-        assert (block.n_heads, block.n_kv_heads) == (config.num_attention_heads, expected)
+        expected = {1 if isinstance(block, LatentAttention) else 0}
+        if spec.architecture.startswith("gemma4"):
+            expected = {
+                layer.num_key_value_heads for layer in map(config.per_layer_config.__getitem__, range(spec.n_layers))
+            }
+        assert block.n_heads == config.num_attention_heads
+        assert block.n_kv_heads in (expected if any(expected) else {kv_heads(config)})
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
-        assert not isinstance(block, Moe) or block.top_k == config.num_experts_per_tok
+        top_k = getattr(config, "top_k_experts", None) or getattr(config, "num_experts_per_tok", None)
+        assert not isinstance(block, Moe) or block.top_k == top_k
         assert not isinstance(block, Delta) or (block.n_heads, block.key_dim) == delta_sizes(config)
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
@@ -376,6 +408,8 @@ def _mlp_sizes(config: Any) -> list[int]:
         return [size for size in older if size]
     if older[3] is None:
         return [4 * config.hidden_size]
+    if getattr(config, "use_double_wide_mlp", False):
+        return [config.intermediate_size, 2 * config.intermediate_size]
     shared = getattr(config, "shared_intermediate_size", None)
     return [config.intermediate_size] if shared is None else [shared]
 

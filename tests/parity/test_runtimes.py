@@ -37,7 +37,8 @@ from edgedec.runtime import (
     open_runtime,
 )
 from edgedec.spec.branches import first_beside
-from edgedec.spec.newer import ENTRY, QK_NORM, SLOPES, newer
+from edgedec.spec.newer import ENTRY, NO_GRAPHS, QK_NORM, SLOPES, newer
+from edgedec.testing.conformance.compare import may_run
 
 TORCH = all(map(find_spec, ("torch", "transformers")))
 if TORCH:
@@ -48,7 +49,7 @@ KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")
 THREE = (*ENGINES, *(["native"] if why_not() is None else []))
 # Kinds of blocks that an engine does not have.
-LACKED = {"ort": {"s6"}}
+LACKED = {"ort": {"lookup", "s6"}}
 # 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
 #    │     └─ 5
 #    └─ 4 ── 9 ── 7
@@ -86,6 +87,10 @@ class Case:
             with pytest.raises(RuntimeUnavailable, match=lacking[0]):
                 open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
             pytest.skip(f"{engine} has no {lacking[0]}, and says so")
+        if engine == "ort" and (others := [fact for fact in newer(self.bundle.spec) if fact in NO_GRAPHS]):
+            with pytest.raises(RuntimeUnavailable, match=f"has no {others[0]}"):
+                open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
+            pytest.skip(f"ort has no {others[0]}")
         if engine == "ort" and "latent" in self.bundle.spec.kinds:
             with pytest.raises(RuntimeUnavailable, match="has no latent blocks, which this model needs"):
                 open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
@@ -259,7 +264,9 @@ def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
     _, cache = read(case.runtime("reference"), before, [len(before)])
     everything = logits_of(case.runtime("reference"), rows, cache)
     for slice_ in (blocks[2:], (blocks[0], *blocks[3:]), (*blocks[:2], *blocks[3:]), (1,), (0, 3)):
-        if case.bundle.spec.blocks[slice_[-1]].branch:  # the state after it is what the block beside it reads
+        spec = case.bundle.spec
+        # The state after a branch is what the block beside it reads.
+        if spec.blocks[slice_[-1]].branch or not may_run(spec, slice_):
             with pytest.raises(UsageError):
                 sliced(case.runtime(engine), case.runtime(engine).new_cache(16), rows, [slice_])
             continue
@@ -276,6 +283,8 @@ def test_fewer_rows_from_a_block_on(case: Case, engine: str) -> None:
     """Three of nine prompt rows go on after the first layer: the same logits as on the reference, now, for the text
     after them, and when the cache was forked, or saved and loaded."""
     spec, found = case.bundle.spec, dict[str, list[np.ndarray]]()
+    if spec.shared:
+        pytest.skip("blocks that read the slots of others run on the same rows")
     first, rest, kept = spec.span(0, 1), spec.span(1), [0, 3, 8]
     for name in ("reference", engine):
         runtime = case.runtime(name)
@@ -363,6 +372,10 @@ def test_attention_sums(case: Case, engine: str) -> None:
 def test_embeddings_in_place_of_tokens(case: Case, engine: str) -> None:
     runtime, rows = case.runtime(engine), Rows.chain(TOKENS, 0)
     embedded = forward_one(runtime, Call(rows, runtime.new_cache(64), (), outputs=Outputs(hidden=(-1,)))).hidden[-1]
+    if case.bundle.spec.lookups:
+        with pytest.raises(UsageError, match="embeddings of layers"):
+            logits_of(runtime, Rows.embedded(embedded, 0), runtime.new_cache(64))
+        return
     found = logits_of(runtime, Rows.embedded(embedded, 0), runtime.new_cache(64))
     close(found, whole(runtime, TOKENS))
 

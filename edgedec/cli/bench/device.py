@@ -63,7 +63,7 @@ def device(
 
 def _is_read(name: str, spec: ModelSpec) -> bool:
     """Whether every step reads the whole tensor; of an embedding that is not the head it reads one row."""
-    return name != "embed" or spec.tied
+    return name != "lookup" and (name != "embed" or spec.tied)
 
 
 def show_costs(found: DeviceCosts) -> None:

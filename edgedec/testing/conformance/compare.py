@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
+from edgedec.spec.branches import cut_sums
 from edgedec.testing.conformance.rounding import allowed
 from edgedec.testing.conformance.suite import Subject
 
@@ -101,3 +102,9 @@ def same(subject: Subject, found: Array, expected: Array, what: str) -> None:
 def ends(spec: ModelSpec) -> list[int]:
     """The blocks after which a stack may be cut: those that no other stands beside."""
     return [b for b, block in enumerate(spec.blocks) if not block.branch]
+
+
+def may_run(spec: ModelSpec, blocks: Sequence[int]) -> bool:
+    """Whether a call may run these blocks alone: with those whose slots they read, and no sum cut that is normed."""
+    owners = {spec.shared[b].slots_of for b in blocks if b in spec.shared}
+    return owners <= set(blocks) and not cut_sums(spec, blocks)

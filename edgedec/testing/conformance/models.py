@@ -12,11 +12,13 @@ from edgedec.spec import (
     Delta,
     EncoderEntry,
     LatentAttention,
+    Lookup,
     Mlp,
     ModelSpec,
     Moe,
     PowerLaw,
     Rope,
+    SharedAttention,
     Ssm,
 )
 
@@ -38,6 +40,7 @@ _S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
 _DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _LATENT = LatentAttention(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
+_GLOBAL = Attention(4, 1, 48, 0.15, qk_norm="head", v_norm=True, post_norm="rms")
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _PLAIN = replace(_MOE, gated=False)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
@@ -123,6 +126,34 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_LATENT, q_rank=40, qkv_bias=True, o_bias=True, inner_eps=1e-4), Mlp(96)),
         (replace(_LATENT, rope=1, rope_dim=16, head_dim=48, window=7), _MOE),
         (_LATENT, Mlp(96)),
+    ),
+    "shared slots": replace(
+        _spec(
+            "shared slots",
+            (
+                replace(_GLOBAL, n_kv_heads=2, head_dim=32, window=6),
+                Mlp(96),
+                Lookup(24, post_norm="rms", state_scale=True),
+            ),
+            (replace(_GLOBAL, rope=1), Mlp(80), Lookup(12, "silu", norm="rms")),
+            (SharedAttention(0, 4, 2, 32, 0.15, window=6, qk_norm="head", post_norm="rms"), Mlp(96, state_scale=True)),
+            (SharedAttention(3, 2, 1, 48, 0.1, rope=1, softcap=4.0, q_bias=True, o_bias=True), Lookup(24)),
+        ),
+        tied=True,
+        embed_scale=2.5,
+    ),
+    "experts beside a feed-forward": _spec(
+        "experts beside a feed-forward",
+        (
+            replace(_GLOBAL, k_is_v=True, head_dim=32, qkv_bias=True),
+            Mlp(96, branch=True, post_norm="rms"),
+            replace(_MOE, router_norm=True, expert_scale=True, post_norm="rms", joined="rms", state_scale=True),
+        ),
+        (
+            replace(_HEADS, v_norm=True, window=7),
+            replace(_MOE, branch=True, router_norm=True),
+            replace(_MOE, expert_scale=True, router="sigmoid", joined="layer"),
+        ),
     ),
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
