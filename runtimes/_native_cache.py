@@ -14,6 +14,7 @@ from edgedec.cache.base import Arrays, Bytes, Ints, Weights, checked_drop, slott
 from edgedec.cache.merging import checked_merge
 from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.kernels import cpu
+from edgedec.kernels.cpu import codes
 from edgedec.spec import ModelSpec
 
 
@@ -27,11 +28,11 @@ def address(array: NDArray[Any]) -> int:
 
 def raise_refusal(code: int) -> NoReturn:
     """Raise the error for a status code of the library."""
-    if code == cpu.MEMORY:
-        raise MemoryError(cpu.ERRORS[code])
-    if code == cpu.FULL:
-        raise ContextFull(cpu.ERRORS[cpu.FULL])
-    raise UsageError(f"engine native refuses the call: {cpu.ERRORS[code]}")
+    if code == codes.MEMORY:
+        raise MemoryError(codes.ERRORS[code])
+    if code == codes.FULL:
+        raise ContextFull(codes.ERRORS[codes.FULL])
+    raise UsageError(f"engine native refuses the call: {codes.ERRORS[code]}")
 
 
 class NativeCache:
@@ -88,8 +89,8 @@ class NativeCache:
         slotted(self.spec, block, "put on disk")
         numbers = np.asarray(pages, np.int32)
         code = self.handle.offload(block, address(numbers), len(numbers), os.fsencode(folder))
-        if code == cpu.NO_FILE:
-            raise UsageError(f"{folder}: {cpu.ERRORS[code]}")
+        if code == codes.NO_FILE:
+            raise UsageError(f"{folder}: {codes.ERRORS[code]}")
         if code:
             raise_refusal(code)
 
@@ -122,8 +123,8 @@ class NativeCache:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         data, handle = np.ascontiguousarray(state), self.handle.fork(0, self.capacity)
         code = handle.load(address(data), data.nbytes)
-        if code == cpu.MEMORY:
-            raise MemoryError(cpu.ERRORS[code])
+        if code == codes.MEMORY:
+            raise MemoryError(codes.ERRORS[code])
         if code or length.dtype != np.int64 or length.tolist() != [handle.length]:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         self.handle, self.length = handle, handle.length
@@ -140,8 +141,8 @@ class NativeCache:
         """As `GrowingCache`."""
         code = self.handle.append(address(rest), rest.nbytes)
         self.length = self.handle.length
-        if code == cpu.MEMORY:
-            raise MemoryError(cpu.ERRORS[code])
+        if code == codes.MEMORY:
+            raise MemoryError(codes.ERRORS[code])
         return code == 0
 
     def page_ids(self) -> Ints:

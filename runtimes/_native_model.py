@@ -1,4 +1,4 @@
-"""A bundle and its adapters as the native engine reads them: numbers and addresses in the weights file."""
+"""A bundle as the native engine reads it: numbers and addresses in the weights file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.adapter import LoraAdapter
-from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.kernels import cpu
-from edgedec.kernels.cpu import structs
+from edgedec.errors import RuntimeUnavailable
+from edgedec.kernels.cpu import codes, structs
 from edgedec.runtimes._native_cache import address
 from edgedec.spec import (
     S6,
@@ -22,33 +20,12 @@ from edgedec.spec import (
     LatentAttention,
     Lookup,
     Mlp,
-    ModelSpec,
     Moe,
     Opaque,
     PowerLaw,
     SharedAttention,
     Ssm,
 )
-
-# The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
-# of a kind with more those between them.
-_ADAPTED = {
-    "attention": ("qkv", "o"),
-    "latent": ("", ""),
-    "shared_attention": ("q", "o"),
-    "lookup": ("gate", "out", "context"),
-    "mlp": ("", "down"),
-    "moe": ("", ""),
-    "power_law": ("qkv", "o", "gate_up", "down"),
-    "ssm": ("in_proj", "out_proj"),
-    "s6": ("in_proj", "out_proj", "x_proj", "dt_proj"),
-    "conv": ("in_proj", "out_proj"),
-    "delta": ("in_proj", "out_proj", "gate_up", "decay_up"),
-}
-
-
-# Codes of `ed_s6.part_norm`.
-_PART_NORMS = {"none": 0, "plain": 1, "rms": 2}
 
 
 class NativeModel:
@@ -88,7 +65,7 @@ class NativeModel:
         )
 
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
-        made = structs.BlockStruct(kind=cpu.KINDS[block.kind], branch=block.branch)
+        made = structs.BlockStruct(kind=codes.KINDS[block.kind], branch=block.branch)
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
@@ -147,7 +124,7 @@ class NativeModel:
             rope=-1 if block.rope is None else block.rope,
             window=block.window or 0,
             sinks=block.sinks,
-            qk_norm=cpu.QK_NORMS[block.qk_norm],
+            qk_norm=codes.QK_NORMS[block.qk_norm],
             distances=block.distances,
             scale=block.scale,
             softcap=block.softcap,
@@ -171,7 +148,7 @@ class NativeModel:
     def _lookup(self, prefix: str, block: Lookup) -> structs.LookupStruct:
         return structs.LookupStruct(
             size=block.size,
-            activation=cpu.ACTIVATIONS[block.activation],
+            activation=codes.ACTIVATIONS[block.activation],
             **self._matrices(prefix, "gate context out"),
             context_norm=self._vector(prefix + "context_norm"),
         )
@@ -192,7 +169,7 @@ class NativeModel:
         return structs.MlpStruct(
             inner=block.inner_size,
             gated=block.gated,
-            activation=cpu.ACTIVATIONS[block.activation],
+            activation=codes.ACTIVATIONS[block.activation],
             up=self._tensor(prefix + block.up),
             down=self._tensor(prefix + "down"),
             up_bias=self._vector(f"{prefix}{block.up}_bias"),
@@ -213,7 +190,7 @@ class NativeModel:
         return structs.MlpStruct(
             inner=block.inner_size,
             gated=True,
-            activation=cpu.ACTIVATIONS["silu"],
+            activation=codes.ACTIVATIONS["silu"],
             up=self._tensor(prefix + "gate_up"),
             down=self._tensor(prefix + "down"),
             up_bias=self._vector(prefix + "gate_up_bias"),
@@ -226,8 +203,8 @@ class NativeModel:
             **{name: getattr(block, name) for name in same},
             experts=block.n_experts,
             inner=block.inner_size,
-            activation=cpu.ACTIVATIONS["clamped_swiglu" if block.clamped else block.activation],
-            router=cpu.ROUTERS[block.router],
+            activation=codes.ACTIVATIONS["clamped_swiglu" if block.clamped else block.activation],
+            router=codes.ROUTERS[block.router],
             shared_inner=block.shared_size,
             plain=not block.gated,
             gate_up=self._tensor(prefix + block.up),
@@ -258,7 +235,7 @@ class NativeModel:
             state_size=block.state_size,
             dt_rank=block.dt_rank,
             conv_size=block.conv_size,
-            part_norm=_PART_NORMS[block.part_norm],
+            part_norm=codes.PART_NORMS[block.part_norm],
             part_eps=block.part_eps,
             **self._matrices(prefix, "in_proj x_proj dt_proj out_proj"),
             **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
@@ -302,7 +279,7 @@ class NativeModel:
         return address(array)
 
     def _norm(self, kind: str, name: str) -> structs.NormStruct:
-        return structs.NormStruct(cpu.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
+        return structs.NormStruct(codes.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
 
     def _tensor(self, name: str) -> structs.TensorStruct:
         """No format if the model has no such one."""
@@ -314,31 +291,9 @@ class NativeModel:
         zeros = self._base + beside if beside else 0
         (n, k), offsets = t.shape, 2 if t.parts else int(t.offsets > 0)
         return structs.TensorStruct(
-            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
+            codes.FORMATS[t.format], codes.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
         )
 
     def _vector(self, name: str) -> int | None:
         """Vectors are always f32; None if the model has no such one."""
         return self._base + self._tensors[name].data if name in self._tensors else None
-
-
-class NativeAdapter:
-    """The C++ view of an adapter; keeps alive what it points to."""
-
-    def __init__(self, spec: ModelSpec, adapter: LoraAdapter) -> None:
-        self._parts = (structs.LoraStruct * (structs.LORA_PARTS * spec.n_blocks))()
-        self._keep, left = list[Any](), set(adapter.matrices)
-        for b, block in enumerate(spec.blocks):
-            names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED[block.kind]
-            for i, name in enumerate(names):
-                low = adapter.matrices.get(f"blocks.{b}.{name}")
-                if low is None:
-                    continue
-                left.discard(f"blocks.{b}.{name}")
-                a, up = np.ascontiguousarray(low.a, np.float32), np.ascontiguousarray(low.b, np.float32)
-                self._keep += (a, up)
-                self._parts[structs.LORA_PARTS * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
-        if left:
-            raise UsageError(f"engine native adds nothing to {', '.join(sorted(left))}; use --engine reference")
-        self._struct = structs.AdapterStruct(self._parts)
-        self.address = ctypes.addressof(self._struct)

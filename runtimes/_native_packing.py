@@ -14,8 +14,8 @@ from edgedec.errors import UsageError
 from edgedec.kernels.cpu.structs import pack_sequence
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.runtime.checks import check_text
+from edgedec.runtimes._native_adapter import NativeAdapter
 from edgedec.runtimes._native_cache import NativeCache, address
-from edgedec.runtimes._native_model import NativeAdapter
 from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, query_arrays
 from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NO_DRAW, draw_fields

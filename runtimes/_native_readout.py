@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.bundle.interleave import pack, packed_zeros, pick, zeros_by_row
 from edgedec.bundle.manifest import LANES, Tensor
-from edgedec.kernels import cpu
-from edgedec.kernels.cpu import structs
+from edgedec.kernels.cpu import codes, structs
 from edgedec.runtime import Outputs, Readout, check_readout
 from edgedec.runtimes._native_cache import address
 
@@ -48,8 +47,8 @@ class NativeReadout:
         self._ids = np.ascontiguousarray(readout.ids, np.int32)
         self._data, self._scales, self._zeros = _copied(bundle, tensor, rows)
         head = structs.TensorStruct(
-            cpu.FORMATS[tensor.format],
-            cpu.LAYOUTS[tensor.layout],
+            codes.FORMATS[tensor.format],
+            codes.LAYOUTS[tensor.layout],
             len(rows),
             tensor.shape[1],
             tensor.block,

@@ -13,9 +13,9 @@ from edgedec.errors import UsageError
 from edgedec.kernels.cpu import Engine, library
 from edgedec.kernels.cpu.structs import StepResultStruct, StepSettingsStruct, StepsStruct, pack_sequence
 from edgedec.runtime import CallResult, Rows, StepGovernor, StepSettings
+from edgedec.runtimes._native_adapter import NativeAdapter
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_govern import NativeGovernor
-from edgedec.runtimes._native_model import NativeAdapter
 from edgedec.runtimes._native_sampler import NativeSampler
 
 

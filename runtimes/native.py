@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader
+from edgedec.kernels.cpu import codes, loader
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -197,7 +197,7 @@ class NativeRuntime:
 
 def _refuse(code: int, calls: Sequence[Call]) -> NoReturn:
     """Raise the error of refused calls; where rows do not fit a cache, with their number."""
-    for call in calls if code == cpu.FULL else ():
+    for call in calls if code == codes.FULL else ():
         need = call.cache.length + int(call.rows.row_numbers()[-1]) + 1
         if need > call.cache.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {call.cache.capacity}")

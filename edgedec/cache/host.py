@@ -19,7 +19,7 @@ from edgedec.cache.base import MOST_ATTACHED, Arrays, Ints, Weights, checked_dro
 from edgedec.cache.formats import load, store
 from edgedec.cache.merging import NoOffload, checked_merge, merged
 from edgedec.cache.pending import PendingTree
-from edgedec.cache.recurrent import Recurrent, RecurrentState
+from edgedec.cache.recurrent import Recurrent, RecurrentState, reachable
 from edgedec.cache.rows import Rows
 from edgedec.cache.slots import SlotMap, check_slots, with_slots
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -152,7 +152,7 @@ class HostCache(NoOffload):
         if not 0 <= length <= self._length:
             raise UsageError(f"cannot truncate {self._length} cached tokens to {length}")
         self._tree.reset()
-        length = self._reachable(length)
+        length = reachable(self._recurrent.values(), length, self._length)
         for slots, _ in self._by_map():
             slots.truncate(length)
         for state in self._recurrent.values():
@@ -266,14 +266,6 @@ class HostCache(NoOffload):
             grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
             grown[:, :, :have] = self._data[block]
             self._data[block], self.storage = grown, next(_storages)
-
-    def _reachable(self, length: int) -> int:
-        """The largest length up to `length` to which all recurrent blocks can return."""
-        while True:
-            found = min((state.reachable(length, self._length) for state in self._recurrent.values()), default=length)
-            if found == length:
-                return length
-            length = found
 
     def _by_map(self) -> list[tuple[SlotMap, list[int]]]:
         """Each slot map with the blocks that share it."""

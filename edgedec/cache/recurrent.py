@@ -3,7 +3,7 @@ to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,3 +105,12 @@ class RecurrentState:
         state = self.committed = Recurrent(state.conv.copy(), state.state.copy())
         self._checkpoints = [*self._checkpoints, (length, state)] if length else self._checkpoints
         self.rollback()
+
+
+def reachable(states: Collection[RecurrentState], length: int, now: int) -> int:
+    """The largest length up to `length` to which all states can return. now: the committed tokens."""
+    while True:
+        found = min((state.reachable(length, now) for state in states), default=length)
+        if found == length:
+            return length
+        length = found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader, structs
+from edgedec.kernels.cpu import codes, loader, structs
 
 API = (Path(__file__).parents[2] / "kernels" / "cpu" / "api.h").read_text("utf-8")
 CODE = re.sub(r"//[^\n]*", "", API)
@@ -76,7 +76,7 @@ def test_functions() -> None:
     abi = re.search(r"#define ED_ABI (\d+)", CODE)
     assert abi
     assert int(abi[1]) == loader.ABI == cpu.library().ed_abi()
-    assert set(cpu.ERRORS) >= {int(code) for code in re.findall(r"return (-?\d+);", _checks()) if code not in ("0",)}
+    assert set(codes.ERRORS) >= {int(code) for code in re.findall(r"return (-?\d+);", _checks()) if code not in ("0",)}
 
 
 def _checks() -> str:

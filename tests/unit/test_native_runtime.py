@@ -20,7 +20,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader, structs
+from edgedec.kernels.cpu import codes, loader, structs
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -469,6 +469,7 @@ MIRROR = {
     "ed_delta": structs.DeltaStruct,
     "ed_power_law": structs.PowerLawStruct,
     "ed_latent": structs.LatentStruct,
+    "ed_lookup": structs.LookupStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,
@@ -543,7 +544,7 @@ def test_every_refusal_has_words() -> None:
     assert len(methods) == 5
     returned = {int(n) for text in (sources[0], *methods) for n in re.findall(r"(?:return|:) (\d+);", text)}
     returned |= {int(n) for n in re.findall(r"return (1\d);", sources[2])}
-    assert returned == {0, *(n for n in cpu.ERRORS if n > 0)}
+    assert returned == {0, *(n for n in codes.ERRORS if n > 0)}
 
 
 def test_threads_are_as_many_as_asked(tiny: Path, large: Bundle) -> None:
@@ -585,6 +586,6 @@ def test_the_weights_are_used_where_they_lie(nano: Path) -> None:
 
 def test_every_refusal_has_a_message_of_its_own() -> None:
     """A number that two refusals share would lose the message of one."""
-    listed = re.findall(r"^    (-?\w+): \"", Path(cpu.__file__).read_text("utf-8"), re.MULTILINE)
-    assert len(cpu.ERRORS) == len(listed) == len(set(cpu.ERRORS.values()))
-    assert any(message.startswith("a draw from a row") for message in cpu.ERRORS.values())
+    listed = re.findall(r"^    (-?\w+): \"", Path(codes.__file__).read_text("utf-8"), re.MULTILINE)
+    assert len(codes.ERRORS) == len(listed) == len(set(codes.ERRORS.values()))
+    assert any(message.startswith("a draw from a row") for message in codes.ERRORS.values())
