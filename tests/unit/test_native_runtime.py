@@ -19,7 +19,6 @@ import edgedec
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
-from edgedec.kernels import cpu
 from edgedec.kernels.cpu import codes, loader, structs
 from edgedec.runtime import (
     Call,
