@@ -250,7 +250,7 @@ def test_a_tree_may_come_first(case: Case, engine: str) -> None:
     runtime, tree = case.runtime(engine), Rows.tree(*TREE, start=0)
     found = logits_of(runtime, tree, runtime.new_cache(len(tree)))
     for row, logits in enumerate(found):
-        close(logits, whole(runtime, _path(tree, row))[-1])
+        close(logits, whole(runtime, _path(tree, row))[-1], times=4)  # random weights magnify rounding
 
 
 def test_blocks_may_be_left_out(case: Case, engine: str) -> None:

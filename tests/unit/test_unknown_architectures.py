@@ -30,12 +30,12 @@ ARCHITECTURES: list[tuple[str, dict[str, int], str]] = [
     ("t5", {}, "an encoder-decoder"),
     ("bert", {}, "an encoder"),
     ("nomic-bert", {}, "an encoder"),
-    ("mamba", {}, "a recurrent or state-space model"),
+    ("jamba", {}, "a recurrent or state-space model"),
     ("rwkv7", {}, "a recurrent or state-space model"),
     ("falcon-h1", {"ssm.state_size": 16}, "a recurrent or state-space model"),
     ("deepseek2", {"expert_count": 8}, "a mixture of experts"),
     ("clip", {}, "a model of text and images or sound"),
-    ("gptneox", {}, "a decoder"),
+    ("plamo", {}, "a decoder"),
 ]
 
 
