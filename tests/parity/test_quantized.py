@@ -133,7 +133,8 @@ def test_the_same_tokens_as_transformers(kind: str, name: str, target: str, tmp_
     for found in (native, ort):
         assert kl(exact, found) < 0.02
     if kept[0] == "int8" or kept[1] == 32:  # ONNX Runtime rounds activations by the blocks of the weights, at least 32
-        assert kl(native, ort) < (1e-8 if kept == ("int8", 32) else 0.02)
+        # The same integers; a value half way between two of an activation may be rounded either way.
+        assert kl(native, ort) < (1e-5 if kept == ("int8", 32) else 0.02)
 
 
 def logits(bundle: Bundle, runtime: str) -> np.ndarray:

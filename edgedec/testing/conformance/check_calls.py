@@ -253,8 +253,8 @@ def wrong_calls(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
     spec, rows = runtime.spec, Rows.chain([1, 2, 3], 0)
     cache, n = runtime.new_cache(8), runtime.spec.n_blocks
-    others = (name for name in subject.models() if name != model and subject.kinds(name) == spec.kinds)
-    other = next(others, "")
+    alike = (name for name in subject.models() if name != model and subject.kinds(name) == spec.kinds)
+    other = next((name for name in alike if set(subject.facts(name)) <= set(subject.facts(model))), "")
     states = np.zeros((3, spec.hidden_size), np.float32)
     wrong: dict[str, Callable[[], object]] = {
         "two calls for one cache": lambda: runtime.forward([Call(rows, cache), Call(rows, cache)]),
