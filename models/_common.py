@@ -179,6 +179,20 @@ def unrotated_length(
     return asked or longest
 
 
+def require_usual(r: ConfigReader, facts: Mapping[str, Any]) -> None:
+    """Refuse a config that says something else of these than the usual, or nothing."""
+    for key, usual in facts.items():
+        if r.value(key, usual) not in (usual, None):
+            raise r.fail(key, f"{r.values[key]!r:.40} is not supported; known: {usual!r}")
+
+
+def require_supported(r: ConfigReader, facts: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse another value of a fact than the supported one; facts: that, and what a silent config means."""
+    for key, (wanted, usual) in facts.items():
+        if r.value(key, usual) != wanted:
+            raise r.fail(key, f"is {r.values[key]!r:.40}; supported is {wanted!r} only")
+
+
 def either(r: ConfigReader, usual: str, other: str) -> str:
     """Which of two names of one fact the config has; `usual` if neither or both alike."""
     values = [r.value(key, None) for key in (usual, other)]

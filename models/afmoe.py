@@ -8,7 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._common import (
+    IGNORED,
+    ConfigReader,
+    activation,
+    finish,
+    heads,
+    require_usual,
+    sizes,
+    sliding,
+    windows,
+)
 from edgedec.models._experts import SHARED
 from edgedec.models._names import ATTENTION, EXPERTS, MLP, Names, Paths, named
 from edgedec.models._rope import context_length, rope, rope_table
@@ -35,9 +45,7 @@ UNUSED = ("load_balance_coeff", "use_grouped_mm")
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
-    for key, usual in FIXED.items():
-        if r.value(key, usual) not in (usual, None):
-            raise r.fail(key, f"{r.values[key]!r:.40} is not supported; known: {usual!r}")
+    require_usual(r, FIXED)
     for key in UNUSED:
         r.value(key, None)
     table = rope_table(r)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, finish, sizes
+from edgedec.models._common import IGNORED, ConfigReader, finish, require_supported, sizes
 from edgedec.models._experts import DEEPSEEK, deepseek_experts, dense_first
 from edgedec.models._latent import latent_heads, latent_names
 from edgedec.models._names import named
@@ -28,9 +28,7 @@ def fixed(r: ConfigReader, facts: Mapping[str, tuple[Any, Any]]) -> None:
     """Refuse another value of a fact than the supported one."""
     for key in TRAINING:
         r.value(key, None)
-    for key, (wanted, usual) in facts.items():
-        if r.value(key, usual) != wanted:
-            raise r.fail(key, f"is {r.values[key]!r:.40}; supported is {wanted!r} only")
+    require_supported(r, facts)
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:

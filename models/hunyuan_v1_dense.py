@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, heads
+from edgedec.models._common import IGNORED, ConfigReader, activation, heads, require_usual
 from edgedec.models._dense import rotary
 from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -30,9 +30,7 @@ UNUSED = (
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(stretched(config))
-    for key, usual in FIXED.items():
-        if r.value(key, usual) not in (usual, None):
-            raise r.fail(key, f"{r.values[key]!r:.40} is not supported; known: {usual!r}")
+    require_usual(r, FIXED)
     for key in UNUSED:
         r.value(key, None)
     bias = r.flag("attention_bias", False)

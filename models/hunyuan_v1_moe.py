@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, either, heads
+from edgedec.models._common import IGNORED, ConfigReader, activation, either, heads, require_usual
 from edgedec.models._dense import rotary
 from edgedec.models._names import EXPERTS, Names, named
 from edgedec.models.hunyuan_v1_dense import FIXED, NAMES, UNUSED, stretched
@@ -41,9 +41,7 @@ _UNUSED = (
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     head_dim = config.get("head_dim") or config.get("attention_head_dim")
     r = ConfigReader(stretched({**config, "head_dim": head_dim}))
-    for key, usual in _FIXED.items():
-        if r.value(key, usual) not in (usual, None):
-            raise r.fail(key, f"{r.values[key]!r:.40} is not supported; known: {usual!r}")
+    require_usual(r, _FIXED)
     for key in _UNUSED:
         r.value(key, None)
     bias = r.flag("attention_bias", False)

@@ -8,7 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Part, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, either, finish, sizes, unrotated_length
+from edgedec.models._common import (
+    IGNORED,
+    ConfigReader,
+    activation,
+    either,
+    finish,
+    require_supported,
+    sizes,
+    unrotated_length,
+)
 from edgedec.models._delta import attends
 from edgedec.models._experts import SHARED, dense_first
 from edgedec.models._latent import latent_heads, latent_names
@@ -38,9 +47,7 @@ _MLPS = {"dense": False, "sparse": True}
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(_plain(config))
-    for key, (wanted, usual) in _FIXED.items():
-        if r.value(key, usual) != wanted:
-            raise r.fail(key, f"is {r.values[key]!r:.40}; supported is {wanted!r} only")
+    require_supported(r, _FIXED)
     for key in _UNUSED:
         r.value(key, None)
     longest = either(r, "model_max_length", "max_position_embeddings")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
-from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, require_supported, sizes
 from edgedec.models._names import Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.mixtral import MIXTRAL
@@ -37,9 +37,7 @@ FIXED: dict[str, tuple[Any, Any]] = {
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
-    for key, (wanted, usual) in FIXED.items():
-        if r.value(key, usual) != wanted:
-            raise r.fail(key, f"is {r.values[key]!r:.40}; supported is {wanted!r} only")
+    require_supported(r, FIXED)
     for key in UNUSED:
         r.value(key, None)
     if any(kind != 1 for kind in r.items("attn_type_list", int) or []):
