@@ -193,17 +193,16 @@ class _Export:
         own is used."""
         if self.options.kv_heads and name.endswith((".qkv", ".o")):
             return None
-        if name not in self.spec.matrices or (
-            name in ("embed", "lookup") and self.source.quantization
-        ):  # may have zero points
+        looked_up = name in ("embed", "lookup") and self.source.quantization  # may have zero points
+        if name not in self.spec.matrices or looked_up:
             return None
         fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
         if self.options.weights is None and name not in OUTER:
             fmt = self.source.suggested([self.parts[name]]) or fmt
-        o = self.options
-        ends = {"embed": o.embed or (o.head if self.spec.tied else None), "head": o.head}
-        own = o.weights is None and ends.get(name) is None
-        return self.source.kept(self.parts[name], fmt, o.block, own)
+        asked = self.options
+        ends = {"embed": asked.embed or (asked.head if self.spec.tied else None), "head": asked.head}
+        own = asked.weights is None and ends.get(name) is None
+        return self.source.kept(self.parts[name], fmt, asked.block, own)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         return (self._read_whole if self.heads is None else self.heads.read)(name, start, stop)

@@ -57,6 +57,15 @@ def expert_count(f: GgufFacts) -> int:
     return n
 
 
+def of_experts(f: GgufFacts) -> Config:
+    """The sizes of experts that are as wide as the file says."""
+    return {
+        "num_experts": expert_count(f),
+        "num_experts_per_tok": f.whole("expert_used_count", least=1),
+        "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
+    }
+
+
 def biased(f: GgufFacts, tensor: str) -> bool:
     """Has some layer this bias?"""
     return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgedec.errors import UnknownArchitecture
-from edgedec.export.gguf.common import Config, biased, common, expert_count, pattern, rows
+from edgedec.export.gguf.common import Config, biased, common, expert_count, of_experts, pattern, rows
 from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
 from edgedec.export.gguf.metadata import GgufFacts
@@ -58,9 +58,7 @@ def _qwen3(f: GgufFacts) -> Config:
 def _qwen3_moe(f: GgufFacts) -> Config:
     return common(f, "qwen3_moe") | {
         "attention_bias": biased(f, "attn_q"),
-        "num_experts": expert_count(f),
-        "num_experts_per_tok": f.whole("expert_used_count", least=1),
-        "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
+        **of_experts(f),
         "norm_topk_prob": True,
     }
 
@@ -192,9 +190,7 @@ def _lfm2_moe(f: GgufFacts) -> Config:
     return found | {
         "model_type": "lfm2_moe",
         "num_dense_layers": f.whole("leading_dense_block_count", 0),
-        "num_experts": expert_count(f),
-        "num_experts_per_tok": f.whole("expert_used_count", least=1),
-        "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
+        **of_experts(f),
         "routed_scaling_factor": f.number("expert_weights_scale", 0.0) or 1.0,
         "norm_topk_prob": f.flag("expert_weights_norm", True),
         "use_expert_bias": any(name.endswith(".exp_probs_b.bias") for name in f.file.tensors),
@@ -235,6 +231,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "llada-moe": lambda f: llada_moe(f, common(f, "llada_moe"), expert_count(f), biased(f, "attn_q")),
     **DENSE,
 }
-# llama.cpp turns neighbouring channels together in these, so their q and k are stored in its order.
-UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5")  # as the checkpoint's own code does
+# llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
+UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5")
+# In these too, where the checkpoint's code does not, so that their q and k are stored in its order.
 PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", *UNORDERED)

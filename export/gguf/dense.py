@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, expert_count, head_dim, pattern, rows
+from edgedec.export.gguf.common import Config, biased, common, head_dim, of_experts, pattern, rows
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -137,18 +137,10 @@ def _seed_oss(f: GgufFacts) -> Config:
     }
 
 
-def _of_experts(f: GgufFacts, model_type: str) -> Config:
-    return common(f, model_type) | {
-        "num_experts": expert_count(f),
-        "num_experts_per_tok": f.whole("expert_used_count", least=1),
-        "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
-    }
-
-
 def _qwen2_moe(f: GgufFacts) -> Config:
     shared = f.whole("expert_shared_feed_forward_length", least=1)
-    found = _of_experts(f, "qwen2_moe") | {"shared_expert_intermediate_size": shared, "norm_topk_prob": False}
-    return found | {"qkv_bias": biased(f, "attn_q")}
+    own = {"shared_expert_intermediate_size": shared, "norm_topk_prob": False, "qkv_bias": biased(f, "attn_q")}
+    return common(f, "qwen2_moe") | of_experts(f) | own
 
 
 def _state_spaces(f: GgufFacts, model_type: str) -> Config:
@@ -173,16 +165,11 @@ def _mamba(f: GgufFacts) -> Config:
 
 
 def _mamba2(f: GgufFacts) -> Config:
-    found, inner, n = (
-        _state_spaces(f, "mamba2"),
-        f.whole("ssm.inner_size", least=1),
-        f.whole("ssm.time_step_rank", least=1),
-    )
-    if inner % found["hidden_size"] or inner % n:
-        raise f.fail(
-            f.name("ssm.inner_size"), f"{inner} is not whole times {found['hidden_size']} channels and {n} heads"
-        )
-    sizes = {"num_heads": n, "head_dim": inner // n, "expand": inner // found["hidden_size"]}
+    found, inner = _state_spaces(f, "mamba2"), f.whole("ssm.inner_size", least=1)
+    hidden, n = found["hidden_size"], f.whole("ssm.time_step_rank", least=1)
+    if inner % hidden or inner % n:
+        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {hidden} channels and {n} heads")
+    sizes = {"num_heads": n, "head_dim": inner // n, "expand": inner // hidden}
     return found | sizes | {"n_groups": f.whole("ssm.group_count", least=1)}
 
 

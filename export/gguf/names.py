@@ -112,9 +112,11 @@ def named(
     found: dict[str, Source] = {
         name: _outer(spec, name, outer, there, architecture) for name in spec.tensors() if name in outer
     }
+    inner = [name.split(".", 2)[1:] for name in there if name.count(".") > 1 and name.startswith("blk.")]
+    of_layer = [frozenset(name for number, name in inner if number == str(i)) for i in range(spec.n_layers)]
     for b, block in enumerate(spec.blocks):
         layer = spec.layer_of(b)
-        own = frozenset(name.removeprefix(f"blk.{layer}.") for name in there if name.startswith(f"blk.{layer}."))
+        own = of_layer[layer]
         beside = b > 0 and spec.layer_of(b - 1) == layer and spec.blocks[b - 1].branch
         for tensor in block.tensors(spec.hidden_size):
             source = _norm(block, tensor, own, architecture, beside) if "norm" in tensor else None
