@@ -30,3 +30,10 @@ class KnownEmbeddings:
             self._known |= {token: fresh[i].copy() for i, token in enumerate(missing)}
         found: Hidden = np.stack([self._known[token] for token in tokens])
         return found
+
+    def mixed(self, room: Room, tokens: Sequence[int], logs: Sequence[float]) -> Generator[Call, Completed, Hidden]:
+        """The mean of the embeddings of tokens by the softmax of `logs` [1, hidden_size]."""
+        rows = yield from self.of(room, tokens)
+        p = np.exp(np.array(logs) - max(logs))
+        found: Hidden = ((p / p.sum())[None, :] @ rows).astype(np.float32)
+        return found

@@ -16,15 +16,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Annotated, Any
 
-import numpy as np
-
-from edgedec.decoding.messages import Completed
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.plugins import Opt
-from edgedec.runtime import Call, Hidden
 from edgedec.search.branch import Branch
 from edgedec.search.embeddings import KnownEmbeddings
-from edgedec.search.extending import NextTokens, extend
+from edgedec.search.extending import extend
 from edgedec.search.facts import SearchFacts
 from edgedec.search.host import SearchHost
 from edgedec.search.room import Room
@@ -89,15 +85,8 @@ class LatentSteps:
             branch.push(nexts.token(nexts.ids[0], room.config.logprobs), nexts.logps[0])
             yield from room.commit(branch)
             if self._switches.after(entropy_of(nexts.scores)) and not branch.finish:
-                branch.embedding = yield from self._mixture(room, nexts)
+                branch.embedding = yield from self._embeddings.mixed(room, nexts.ids, nexts.logps)
                 self.steps += 1
         if self.steps:
             branch.context.forget(min(branch.context.cache.length, room.n_prompt - 1))
         return branch
-
-    def _mixture(self, room: Room, nexts: NextTokens) -> Generator[Call, Completed, Hidden]:
-        """The mean of the likeliest tokens' embeddings by their probabilities [1, hidden_size]."""
-        p = np.exp(np.array(nexts.logps) - max(nexts.logps))
-        rows = yield from self._embeddings.of(room, nexts.ids)
-        mixed: Hidden = ((p / p.sum())[None, :] @ rows).astype(np.float32)
-        return mixed

@@ -25,11 +25,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from edgedec.decoding.chain import make_chain
-from edgedec.decoding.messages import Completed, Token
+from edgedec.decoding.messages import Token
 from edgedec.drafters.datastore import opened
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.plugins import Opt
-from edgedec.runtime import Call, Hidden
 from edgedec.search.branch import Branch
 from edgedec.search.embeddings import KnownEmbeddings
 from edgedec.search.extending import NextTokens, forwarded, next_tokens, outputs_of
@@ -159,7 +158,8 @@ class SuperposedTexts:
             running, over = self._step(room, running, laws)
             ended = sorted([*ended, *over], key=lambda text: -text.score)[: self._rule.n]
             if running:
-                carrier.embedding = yield from self._mixture(room, running)
+                tokens, scores = [int(text.tokens[-1]) for text in running], [text.score for text in running]
+                carrier.embedding = yield from self._embeddings.mixed(room, tokens, scores)
                 carrier.context.ids.append(int(running[0].tokens[-1]))
         ended += [replace(text, finish=room.limit) for text in running]
         return chosen(room, [_as_branch(room, carrier, text) for text in ended], self._rank)
@@ -180,13 +180,6 @@ class SuperposedTexts:
         going = [text for text in made if not text.finish][:n]
         room.counts.tokens += len(going)
         return going, [text for text in made if text.finish]
-
-    def _mixture(self, room: Room, texts: Sequence[_Text]) -> Generator[Call, Completed, Hidden]:
-        """The mean of the last tokens' embeddings by the softmax of the scores [1, hidden_size]."""
-        rows = yield from self._embeddings.of(room, [int(text.tokens[-1]) for text in texts])
-        p = np.exp(np.array([text.score for text in texts]) - texts[0].score)
-        mixed: Hidden = ((p / p.sum())[None, :] @ rows).astype(np.float32)
-        return mixed
 
 
 def _check(carrier: Branch) -> None:
