@@ -96,6 +96,10 @@ class Context:
         suit(self.cache, length)
         return True
 
+    def generated_after(self, length: int) -> int:
+        """The tokens after the first `length` that were generated, and not appended to the text."""
+        return max(len(self.ids) - max(length, self.n_prompt), 0)
+
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""
         return self.ids[self.cache.length :]

@@ -118,7 +118,7 @@ class Deferred(Wrapped):
     def _save(self, context: Context) -> None:
         """Save a part of the time since the last look."""
         length, bank = len(context.ids), self._openings.bank
-        tokens = max(length - max(self._length, context.n_prompt), 0) if self._length else 0
+        tokens = context.generated_after(self._length) if self._length else 0
         self._closed, self._length = self._closed + tokens, length
         self._openings.save(bank.rate * tokens * bank.call / (context.concurrent + 1))
 

@@ -146,8 +146,8 @@ class Governed:
                 costs, costs.between, self._sequences, length, n - length - 1, context.ends
             )
             self.account.bank.open(prices.call)
-            if self._length:  # without tokens that were appended to the text meanwhile
-                self.account.add_time(max(n - max(self._length, context.n_prompt), 0) * prices.token)
+            if self._length:
+                self.account.add_time(context.generated_after(self._length) * prices.token)
             if self._useful.update(costs, self._sequences) and self._terms is AUTO:
                 for _, member in self._others:
                     member.learn_hope(prices)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, State
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu.loader import why_not
@@ -85,7 +86,7 @@ class World:
 
 
 def context(length: int, others: int = 0) -> Any:
-    return SimpleNamespace(ids=[0] * length, n_prompt=1, concurrent=others)
+    return Context([0] * length, 1, SimpleNamespace(), concurrent=others)  # type: ignore[arg-type]  # no cache
 
 
 @pytest.fixture
