@@ -13,7 +13,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu.structs import pack_sequence
 from edgedec.runtime import Call, CallResult, Outputs, Rows
-from edgedec.runtime.checks import check_text
+from edgedec.runtime.checks import check_named, check_text
 from edgedec.runtimes._native_adapter import NativeAdapter
 from edgedec.runtimes._native_cache import NativeCache, address
 from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, query_arrays
@@ -93,8 +93,7 @@ class CallPacker:
 
     def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
         """The addresses of the states that enter the first block of the call, and of the embeddings."""
-        if rows.embeddings is not None and self._spec.lookups:
-            raise UsageError("rows given by embeddings: the model has embeddings of layers, which tokens name")
+        check_named(rows, self._spec)
         beside = 0 if rows.embeddings is None else self._floats(rows.embeddings, rows.count, keep)
         return beside if hidden is None else self._floats(hidden, rows.count, keep), beside
 

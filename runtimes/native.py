@@ -44,7 +44,17 @@ from edgedec.spec.newer import NEWER
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
 KINDS = (
-    *("attention", "conv", "delta", "latent", "lookup", "mlp", "moe", "power_law", "s6", "shared_attention", "ssm"),
+    "attention",
+    "conv",
+    "delta",
+    "latent",
+    "lookup",
+    "mlp",
+    "moe",
+    "power_law",
+    "s6",
+    "shared_attention",
+    "ssm",
 )
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 # Below this many bytes of weights per thread, synchronization costs more than another thread saves.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgedec.cache.rows import Rows
 from edgedec.errors import UsageError
 from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
@@ -74,8 +75,7 @@ def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if rows.embeddings is not None:
         if not can.embeddings:
             _refuse("embeddings")
-        if spec.lookups:
-            raise UsageError("rows given by embeddings: the model has embeddings of layers, which tokens name")
+        check_named(rows, spec)
         _check_shape("embeddings", rows.embeddings.shape, (rows.count, spec.hidden_size))
     if rows.groups is not None and not can.groups:
         _refuse("groups")
@@ -88,6 +88,12 @@ def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
             raise UsageError("row numbers: must be ascending, one for each row")
     if not can.trees and not rows.is_chain:
         _refuse("trees")
+
+
+def check_named(rows: Rows, spec: ModelSpec) -> None:
+    """Refuse rows given by embeddings where tokens name a part of what they read."""
+    if rows.embeddings is not None and spec.lookups:
+        raise UsageError("rows given by embeddings: the model has embeddings of layers, which tokens name")
 
 
 def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:

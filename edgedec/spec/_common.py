@@ -13,6 +13,23 @@ Shapes = dict[str, tuple[int, ...]]
 LARGEST = 1 << 24
 
 
+class UpMatrix:
+    """A feed-forward's first matrix, of gates beside ups or of ups alone."""
+
+    inner_size: int
+    gated: bool
+
+    @property
+    def up(self) -> str:
+        """The name of the matrix."""
+        return "gate_up" if self.gated else "up"
+
+    @property
+    def up_rows(self) -> int:
+        """Its rows, those of one expert."""
+        return 2 * self.inner_size if self.gated else self.inner_size
+
+
 def norm_tensors(norm: Norm, name: str, width: int) -> Shapes:
     """The tensors of a norm: a weight, and of LayerNorm a bias; none for "none"."""
     if norm == "none":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec._common import Activation, Norm, Shapes, UpMatrix, norm_tensors, require_sizes
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(UpMatrix):
     """Two matrices with an activation between them; gated ones have gate and up in one. xielu has four numbers of its
     own; `inner_norm`: of what the last matrix reads; `branch`: as of attention; `state_scale`: the state is multiplied
     by a learned number after the sum."""
@@ -25,15 +25,6 @@ class Mlp:
     branch: bool = False
     state_scale: bool = False
     kind: Literal["mlp"] = "mlp"
-
-    @property
-    def up(self) -> str:
-        """The name of the first matrix."""
-        return "gate_up" if self.gated else "up"
-
-    @property
-    def up_rows(self) -> int:
-        return 2 * self.inner_size if self.gated else self.inner_size
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgedec.errors import BundleCorrupt
-from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec._common import Activation, Norm, Shapes, UpMatrix, norm_tensors, require_sizes
 
 # An expert is whole groups of the packed layout.
 LANES = 16
@@ -33,7 +33,7 @@ ALPHA, LIMIT = 1.702, 7.0
 
 
 @dataclass(frozen=True)
-class Moe:
+class Moe(UpMatrix):
     """`scale` multiplies all weights of routed experts; `shared_size`: inner size of an expert that every row passes,
     its output times sigmoid(x . shared_gate) if `shared_gate`; `branch`: as of attention; `state_scale`: as of a
     feed-forward."""
@@ -64,16 +64,6 @@ class Moe:
     branch: bool = False
     state_scale: bool = False
     kind: Literal["moe"] = "moe"
-
-    @property
-    def up(self) -> str:
-        """The name of the experts' first matrices."""
-        return "gate_up" if self.gated else "up"
-
-    @property
-    def up_rows(self) -> int:
-        """Rows of one expert's first matrix."""
-        return 2 * self.inner_size if self.gated else self.inner_size
 
     @property
     def shared_up(self) -> str:

@@ -9,8 +9,17 @@ NORMS = {"none": 0, "rms": 1, "layer": 2}
 PART_NORMS = {"none": 0, "plain": 1, "rms": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2, "heads": 3}
 KINDS = {
-    **{"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "power_law": 6, "latent": 7, "s6": 9, "conv": 10, "delta": 11},
-    **{"shared_attention": 12, "lookup": 13},
+    "attention": 1,
+    "mlp": 2,
+    "moe": 3,
+    "ssm": 4,
+    "power_law": 6,
+    "latent": 7,
+    "s6": 9,
+    "conv": 10,
+    "delta": 11,
+    "shared_attention": 12,
+    "lookup": 13,
 }
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3}
 # Error messages by status code of the library.

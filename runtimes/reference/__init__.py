@@ -63,7 +63,17 @@ from edgedec.spec.newer import NEWER
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = (
-    *("attention", "conv", "delta", "latent", "lookup", "mlp", "moe", "power_law", "s6", "shared_attention", "ssm"),
+    "attention",
+    "conv",
+    "delta",
+    "latent",
+    "lookup",
+    "mlp",
+    "moe",
+    "power_law",
+    "s6",
+    "shared_attention",
+    "ssm",
 )
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
