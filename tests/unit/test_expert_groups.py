@@ -56,3 +56,15 @@ def test_groups_that_cannot_be_are_refused(changes: dict[str, object], message: 
     replace(BLOCK).check("b")
     with pytest.raises(BundleCorrupt, match=message):
         replace(BLOCK, **changes).check("b")  # type: ignore[arg-type]
+
+
+def test_experts_by_sparsemixer() -> None:
+    """Two rows: the example of `sparse_mixed`, and the same ones further apart; then with weights that sum to 1."""
+    logits = np.array([[1.0, 2.0, 1.9], [0.0, 4.0, 1.0]], np.float32)
+    block = Moe(3, 2, 16, "sparsemixer", normalize=False, jitter=0.1)
+    first = 1 / (1 + np.exp(np.float32(-0.1)))
+    experts, weights = route(block, logits)
+    assert experts.tolist() == [[1, 2], [1, 2]]
+    np.testing.assert_allclose(weights, [[first, 1], [1, 1]], rtol=1e-6)
+    _, weights = route(replace(block, normalize=True, scale=3.0), logits)
+    np.testing.assert_allclose(weights, 3 * np.array([[first / (1 + first), 1 / (1 + first)], [0.5, 0.5]]), rtol=1e-6)

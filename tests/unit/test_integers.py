@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.bundle.folder import dequantize
+from edgedec.bundle.folder import dequantize, whole_scales
 from edgedec.bundle.integers import Integers, code_bytes, is_integer, packed, stands_for_zero, step_of, unpacked
 from edgedec.export.grids import GRIDS
 from edgedec.export.quantize import codes_of, from_codes, packed_codes, quantize
@@ -82,3 +82,24 @@ def test_the_grids_are_those_of_the_storage() -> None:
         assert grid.codes(np.array([float(grid.low), float(grid.high)])).tolist()[1] == (1 << int(fmt[3:])) - 1
     assert is_integer("int2")
     assert not is_integer("f16")
+
+
+def test_a_part_is_times_the_scale_of_its_own_256_weights() -> None:
+    """Two rows of 512 weights: 32 parts and two scales each."""
+    parts = np.arange(64, dtype=np.uint8).reshape(2, 32) * np.uint8(5)
+    scales = np.array([[1, 10], [100, 1000]], np.float16)
+    found, offsets = whole_scales("int6", parts, scales)
+    expected = parts.view(np.int8).astype(np.float32) * np.repeat(scales.astype(np.float32), 16, axis=1)
+    assert (found.tolist(), offsets) == (expected.tolist(), None)
+    assert found.min() < 0 < found.max()
+
+
+def test_of_uint2_a_part_has_a_scale_and_an_offset() -> None:
+    parts = np.arange(64, dtype=np.uint8).reshape(2, 32) * np.uint8(3)
+    scales = np.array([[1, 10], [100, 1000]], np.float16)
+    both = np.stack([scales, -2 * scales], axis=-1).reshape(2, 4)  # of each 256 weights a scale and an offset
+    found, offsets = whole_scales("uint2", parts, both)
+    each = np.repeat(scales.astype(np.float32), 16, axis=1)
+    assert offsets is not None
+    assert found.tolist() == ((parts & 15) * each).tolist()
+    assert offsets.tolist() == ((parts >> 4) * (-2 * each)).tolist()
