@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ggufs import MODELS, gguf
 from numpy.typing import NDArray
+from onnx_sessions import session as session_of
 from readings import all_logits, greedy, kl, of_file
 
 from edgedec.errors import BadTensor, RuntimeUnavailable
@@ -164,6 +165,8 @@ def test_types_that_only_gguf_has_are_kept(kind: str, target: str, tmp_path: Pat
         near = np.abs(values).max() * (2.0**-9 if kind in NEARLY else 0.0)
         assert np.abs(bundle.rows(name, 0, len(values)) - values).max() <= near
         assert np.abs(bundle.gather(name, np.array([40, 3])) - values[[40, 3]]).max() <= near
+    embed = session_of(str(bundle.file("embed.onnx"))).run(None, {"input_ids": np.array([IDS])})[0][0]
+    np.testing.assert_allclose(embed, bundle.gather("embed", np.array(IDS)), atol=1e-6 * np.abs(embed).max())
     exact = all_logits(of_file(path), IDS)
     assert np.abs(all_logits(open_runtime("reference", bundle), IDS) - exact).max() < 5e-3 * exact.std()
     eight = export(str(path), tmp_path / "8", ExportOptions(check=False, weights="int8", runtimes=("native",)))
