@@ -193,3 +193,10 @@ def test_a_token_has_values_of_its_own_in_each_layer() -> None:
             )
             assert bool(np.abs(a - b).max() > 1e-4) == moves
     assert [block.size for block in spec.blocks if isinstance(block, Lookup)] == [24, 12, 24]
+
+
+@pytest.mark.parametrize("config", [E2B, A4B])
+def test_a_config_without_ropes_has_the_published_ones(config: dict[str, Any]) -> None:
+    silent = {key: value for key, value in config.items() if key != "rope_parameters"}
+    model = architecture(config)
+    assert model.spec(silent, 64) == model.spec(config, 64)
