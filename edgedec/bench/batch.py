@@ -1,14 +1,14 @@
 """The gain of batching: the same texts one after another and many at a time, compared with other engines, in turns.
 
-Each contestant generates all texts at one size, then the next one does, and so on through the sizes; each repetition
-begins at another place of that order, so that a slower machine affects all of them equally. A speed is that of new
-tokens over the whole of the time, reading the prompts included.
+At one size all ways to draft generate the texts side by side, a step of each in turn, so that a machine whose speed
+changes affects all of them equally; then each peer does, and so on through the sizes. Each repetition begins at another
+place of that order. A speed is that of new tokens over the whole of the time, reading the prompts included.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import quantiles
 from time import perf_counter
@@ -31,6 +31,7 @@ SEQUENTIAL = 0
 """The size of a plain loop: no batch at all."""
 _LENGTHS = (8, 16, 32, 64)
 _WARM_UP = 8
+_OURS = ""  # in the order of turns: all ways to draft
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Contestant(Protocol):
 
     def run(self, work: BatchWork, size: int) -> Took:
         """All texts, `size` at a time."""
+        ...
+
+
+class SteppedContestant(Protocol):
+    """One whose run can pause."""
+
+    def steps(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
+        """As `run`, with a pause after each step; returns the texts."""
         ...
 
 
@@ -111,8 +120,9 @@ class BatchMeasured:
         return Spread.of([gap * speed / size for gap, speed in pairs])
 
     def report(self, ours: Sequence[str], servers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Speeds by size, 0 for the loop; ratios of edgedec to the loop of the same repetition, to each peer at the
-        same size, and of its servers to the batch. servers: contestants, and the one of `ours` that each serves."""
+        """Speeds by size, 0 for the loop; ratios of edgedec to its first way to draft, to the loop of the same
+        repetition, to each peer at the same size, and of its servers to the batch. servers: contestants, and the one of
+        `ours` that each serves."""
 
         def ratios(name: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
             return {str(size): asdict(self.ratio(name, size, other, size if base is None else base)) for size in sizes}
@@ -122,6 +132,7 @@ class BatchMeasured:
         peers = {name: sorted(by) for name, by in self.speeds.items() if name not in {*ours, *served}}
         return {
             "tokens_per_s": speeds,
+            "over_first": {name: ratios(name, sorted(self.speeds[name]), ours[0]) for name in ours[1:]},
             "over_sequential": {name: ratios(name, sorted(self.speeds[name]), name, SEQUENTIAL) for name in ours},
             "over_peers": {peer: {name: ratios(name, sizes, peer) for name in ours} for peer, sizes in peers.items()},
             "served_over_batch": {name: ratios(name, sorted(self.speeds[name]), of) for name, of in served.items()},
@@ -169,18 +180,25 @@ class Ours:
         model.session(context=1, speculate=speculate)  # invalid options fail here, not at the first turn
 
     def run(self, work: BatchWork, size: int) -> Took:
-        began = perf_counter()
-        texts = self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
-        return Took(perf_counter() - began, texts)
+        return side_by_side({"": self}, work, size)[""]
+
+    def steps(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
+        return self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
 
     def _session(self, work: BatchWork) -> Session:
         return self._model.session(context=work.longest, speculate=self._speculate, tables=self._tables)
 
-    def _one_by_one(self, work: BatchWork) -> list[str]:
-        session, config = self._session(work), _config(work)
-        return ["".join(piece.text for piece in session.stream(ids, config)) for ids in work.prompts]
+    def _one_by_one(self, work: BatchWork) -> Generator[None, None, list[str]]:
+        session, config, texts = self._session(work), _config(work), list[str]()
+        for ids in work.prompts:
+            text = ""
+            for piece in session.stream(ids, config):
+                text += piece.text
+                yield
+            texts.append(text)
+        return texts
 
-    def _together(self, work: BatchWork, size: int) -> list[str]:
+    def _together(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
         """The texts as `edgedec batch` generates them."""
         runner = BatchRunner(RequestParser(self._model, Defaults()), lambda **_: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
@@ -197,6 +215,7 @@ class Ours:
                         f"{result.error or result.finish}"
                     )
                 texts[number] = result.text
+            yield
         return texts
 
 
@@ -204,8 +223,28 @@ def _config(work: BatchWork) -> GenerationConfig:
     return GenerationConfig(max_tokens=work.tokens, ignore_eos=True)
 
 
+def side_by_side(
+    contestants: Mapping[str, SteppedContestant], work: BatchWork, size: int, first: int = 0
+) -> dict[str, Took]:
+    """All of them at one size, a step of each in turn, each with the time of its own steps. first: whose is first."""
+    names = deque(contestants)
+    names.rotate(-first)
+    running = {name: contestants[name].steps(work, size) for name in names}
+    seconds, texts = dict.fromkeys(contestants, 0.0), dict[str, list[str]]()
+    while running:
+        for name, steps in [*running.items()]:
+            began = perf_counter()
+            try:
+                next(steps)
+            except StopIteration as end:
+                texts[name] = end.value
+                del running[name]
+            seconds[name] += perf_counter() - began
+    return {name: Took(seconds[name], texts[name]) for name in contestants}
+
+
 def measure(
-    ours: Mapping[str, Contestant],
+    ours: Mapping[str, SteppedContestant],
     peers: Mapping[str, Contestant],
     sizes: Sequence[int],
     work: BatchWork,
@@ -218,30 +257,32 @@ def measure(
     A peer that fails is left out from then on. `expect` is called with the seconds that it may take, after the warm-up.
     Interrupted, it returns the turns that are whole.
     """
-    everyone, found = {**ours, **peers}, BatchMeasured()
-    cells = [(name, size) for size in (SEQUENTIAL, *sizes) for name in everyone if name in ours or size != SEQUENTIAL]
-    expected: list[str] = []
-    seconds = 0.0
+    found = BatchMeasured()
+    cells = [(name, size) for size in (SEQUENTIAL, *sizes) for name in (_OURS, *peers) if name == _OURS or size]
+    expected, seconds = list[str](), 0.0
     try:
         for turn in range(repetitions + 1):
             at = max(0, turn - 1) * max(1, len(cells) // repetitions)
             for done, (name, size) in enumerate(cells[at:] + cells[:at], 1):
-                if name not in found.skipped:
+                part = work if turn else work.few(size)
+                runs = dict[str, Took]()
+                if name == _OURS:
+                    runs = side_by_side(ours, part, size, turn)
+                elif name not in found.skipped:
                     try:
-                        took = everyone[name].run(work if turn else work.few(size), size)
+                        runs = {name: peers[name].run(part, size)}
                     except EdgedecError as error:
-                        if name in ours:
-                            raise
                         found.skipped[name] = str(error)
                         found.speeds.pop(name, None)
-                    else:
-                        seconds += 0 if turn else took.seconds * work.total / work.few(size).total
-                        expected = _count(found, work, name, size, took, expected) if turn else expected
+                for who, took in runs.items():
+                    seconds += 0 if turn else took.seconds * work.total / part.total
+                    expected = _count(found, work, who, size, took, expected) if turn else expected
                 progress(turn * len(cells) + done, (repetitions + 1) * len(cells))
             if not turn:
                 expect(seconds * repetitions)
     except KeyboardInterrupt:
-        found.keep_whole_turns(sum(name not in found.skipped for name, _ in cells))
+        running = [*ours, *(name for name in peers if name not in found.skipped)]
+        found.keep_whole_turns(len(running) * len(sizes) + len(ours))
     return found
 
 

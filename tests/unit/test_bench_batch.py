@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,17 @@ from typer.testing import CliRunner, Result
 import edgedec
 from edgedec.bench import batch as batchbench
 from edgedec.bench import batch_peers
-from edgedec.bench.batch import SEQUENTIAL, BatchMeasured, BatchWork, Ours, Took, measure, texts_of, work_of
+from edgedec.bench.batch import (
+    SEQUENTIAL,
+    BatchMeasured,
+    BatchWork,
+    Ours,
+    Took,
+    measure,
+    side_by_side,
+    texts_of,
+    work_of,
+)
 from edgedec.bench.batch_peers import LlamaServer
 from edgedec.bench.prompts import Prompt, read_prompts
 from edgedec.cli import _app
@@ -56,33 +66,73 @@ class Fake:
         return Took(2.0, None if self.texts is None else list(self.texts)[: len(work.prompts)])
 
 
+class Stepped(Fake):
+    """Makes two steps, each of a second of the `Clock`, and writes down each."""
+
+    def steps(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
+        for _ in range(2):
+            texts = self.run(work, size).texts
+            Clock.now += 1.0
+            yield
+        assert texts is not None
+        return texts
+
+
+class Clock:
+    now = 0.0
+
+    @classmethod
+    def read(cls) -> float:
+        return cls.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batchbench, "perf_counter", Clock.read)
+
+
+@pytest.mark.usefixtures("clock")
 def test_everyone_takes_turns_and_each_round_begins_elsewhere() -> None:
     log: list[tuple[str, int, int]] = []
     work = BatchWork(((1,), (2,)), 100)
-    found = measure({"a": Fake("a", log, "xy")}, {"p": Fake("p", log, None)}, [1, 2], work, 2)
-    warm, first, second = log[:5], log[5:10], log[10:]
-    order = [("a", SEQUENTIAL), ("a", 1), ("p", 1), ("a", 2), ("p", 2)]
-    assert [entry[:2] for entry in first] == order
-    assert [entry[:2] for entry in second] == order[2:] + order[:2]
+    ours = {name: Stepped(name, log, "xy") for name in "ab"}
+    found = measure(ours, {"p": Fake("p", log, None)}, [1, 2], work, 2)
+    warm, first, second = log[:14], log[14:28], log[28:]
+    # One by one, at 1 and at 2: steps of both in turn, the other one first in the next round.
+    order = [("ba" * 2, SEQUENTIAL), ("ba" * 2, 1), ("p", 1), ("ba" * 2, 2), ("p", 2)]
+    assert [entry[:2] for entry in first] == [(name, size) for text, size in order for name in text]
+    order = [(text.replace("ba", "ab"), size) for text, size in order]
+    assert [entry[:2] for entry in second] == [(name, size) for text, size in order[2:] + order[:2] for name in text]
     assert {tokens for _, _, tokens in warm} == {8}
     assert {tokens for _, _, tokens in first + second} == {100}
-    assert found.speeds == {
-        "a": {0: [100.0] * 2, 1: [100.0] * 2, 2: [100.0] * 2},
-        "p": {1: [100.0] * 2, 2: [100.0] * 2},
-    }
+    both = {0: [100.0] * 2, 1: [100.0] * 2, 2: [100.0] * 2}
+    assert found.speeds == {"a": both, "b": both, "p": {1: [100.0] * 2, 2: [100.0] * 2}}
     assert found.identical
 
 
+@pytest.mark.usefixtures("clock")
+def test_each_has_the_time_of_its_own_steps() -> None:
+    class Slow(Stepped):
+        def steps(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
+            yield from super().steps(work, size)
+            Clock.now += 3.0
+            yield
+            return ["y"]
+
+    took = side_by_side({"a": Stepped("a", [], "x"), "slow": Slow("slow", [], "x")}, WORK, 2)
+    assert took == {"a": Took(2.0, ["x"]), "slow": Took(5.0, ["y"])}
+
+
 def test_a_peer_that_fails_is_left_out_and_ours_is_an_error() -> None:
-    found = measure({"a": Fake("a", [], "xy")}, {"p": Fake("p", [], None, fails=3)}, [1, 2], WORK, 2)
+    found = measure({"a": Stepped("a", [], "xy")}, {"p": Fake("p", [], None, fails=3)}, [1, 2], WORK, 2)
     assert found.skipped == {"p": "no more"}
     assert list(found.speeds) == ["a"]
     with pytest.raises(RuntimeUnavailable, match="no more"):
-        measure({"a": Fake("a", [], "xy", fails=3)}, {}, [1, 2], WORK, 2)
+        measure({"a": Stepped("a", [], "xy", fails=3)}, {}, [1, 2], WORK, 2)
 
 
 def test_a_text_that_differs_is_counted() -> None:
-    found = measure({"a": Fake("a", [], "xy"), "b": Fake("b", [], "xz")}, {}, [2], WORK, 2)
+    found = measure({"a": Stepped("a", [], "xy"), "b": Stepped("b", [], "xz")}, {}, [2], WORK, 2)
     assert not found.identical
     assert found.differ == {"a": {0: 0, 2: 0}, "b": {0: 1, 2: 1}}
 
@@ -131,6 +181,8 @@ def test_json(tiny: Path) -> None:
         assert list(by) == ["0", "1", "3"]
         assert all(0 < spread["min"] <= spread["median"] <= spread["max"] for spread in by.values())
     assert report["over_sequential"]["off"]["0"]["median"] == 1
+    assert list(report["over_first"]) == ["copy:fixed=2"]
+    assert list(report["over_first"]["copy:fixed=2"]) == ["0", "1", "3"]
     assert report["host"]["cores"] >= 1
     assert report["over_peers"] == report["skipped"] == {}
 
@@ -150,7 +202,12 @@ def test_another_text_is_told(nano: Path, monkeypatch: pytest.MonkeyPatch, engin
     except RuntimeUnavailable:
         pytest.skip(f"no engine {engine} here")
     real = Ours._together
-    monkeypatch.setattr(Ours, "_together", lambda self, work, size: [*real(self, work, size)[:-1], "something else"])
+
+    def other(self: Ours, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
+        texts = yield from real(self, work, size)
+        return [*texts[:-1], "something else"]
+
+    monkeypatch.setattr(Ours, "_together", other)
     result = call(*ARGS, "-m", nano, "--spec", "off", "--engine", engine)
     assert result.exit_code == code, (result.output, result.exception)
     assert "identical: no (" in result.stdout
@@ -262,11 +319,12 @@ def test_an_interrupt_keeps_the_turns_that_are_whole() -> None:
         def __init__(self, after: int) -> None:
             self.left = after
 
-        def run(self, work: BatchWork, size: int) -> Took:
+        def steps(self, work: BatchWork, size: int) -> Generator[None, None, list[str]]:
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt
-            return Took(1.0)
+            yield
+            return []
 
     expected: list[float] = []
     # Two cells (one by one, 2 at a time): a warm-up, one whole turn, half of another.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 for package in ("starlette", "uvicorn"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 
-from edgedec.bench import served  # noqa: E402
+from edgedec.bench import batch, served  # noqa: E402
 from edgedec.bench.batch import BatchMeasured, BatchWork, Took, measure  # noqa: E402
 from edgedec.bench.served import Served, Stream, stream_all  # noqa: E402
 from edgedec.cli import _app  # noqa: E402
@@ -141,10 +141,11 @@ class Fake:
         return self.took
 
 
-def test_a_call_is_the_time_in_which_the_batch_adds_a_token_to_each_text() -> None:
+def test_a_call_is_the_time_in_which_the_batch_adds_a_token_to_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
     work = BatchWork(((1,),) * 8, 4)
     gaps = [0.1] * 90 + [0.5] * 10
-    found = measure({"off": Fake(4.0)}, {"serve off": Fake(5.0, gaps), "other": Fake(8.0)}, [2], work, 2)
+    monkeypatch.setattr(batch, "side_by_side", lambda ours, *given: {name: Took(4.0) for name in ours})
+    found = measure({"off": cast(Any, None)}, {"serve off": Fake(5.0, gaps), "other": Fake(8.0)}, [2], work, 2)
     report = found.report(["off"], {"serve off": "off", "serve auto": "auto"})
     assert report["served_over_batch"]["serve off"]["2"]["median"] == 0.8
     assert report["served_p95_calls"]["serve off"]["2"]["median"] == 2.0  # 0.5 s at 8 tokens/s, 2 texts

@@ -49,9 +49,9 @@ def batch(
 
     It says first how long it may take; Ctrl-C ends it with the turns that are whole.
 
-    The same texts are generated one after another and in batches, in turns; they must be the same texts, or the exit
-    code is 1. With --as the model is padded to the sizes of a larger one. llama.cpp is its llama-server if that is on
-    PATH, and llama-cpp-python otherwise.
+    The same texts are generated one after another and in batches; they must be the same texts, or the exit code is
+    1. Ways to draft are compared side by side, a step of each in turn. With --as the model is padded to the sizes
+    of a larger one. llama.cpp is its llama-server if that is on PATH, and llama-cpp-python otherwise.
 
     \b
     Examples:
@@ -129,6 +129,9 @@ def _show(r: dict[str, Any]) -> None:
     print_table(_lines(r["tokens_per_s"], sizes, ".0f"), header, "Tokens/s, reading included: median (min to max)")
     title = "Speed over one by one, runs of a round beside each other: median (min to max)"
     print_table(_lines(r["over_sequential"], sizes, ".2f"), header, title)
+    if r["over_first"]:
+        title = f"Speed over {next(iter(r['tokens_per_s']))}, a step of each in turn: median (min to max)"
+        print_table(_lines(r["over_first"], sizes, ".3f"), header, title)
     for peer, ratios in r["over_peers"].items():
         print_table(_lines(ratios, sizes[1:], ".2f"), ("texts at a time", *sizes[1:]), f"Speed over {peer}")
     served = r["served_over_batch"]
