@@ -73,7 +73,7 @@ def state_of(context: Context) -> tuple[Any, ...]:
 
 def watch_steps(runtime: Any, native: bool) -> Counter[str]:
     """Let generations make their steps natively, or in Python; counts the native ones from now on: forwards, plain,
-    drafted, governed, and calls of others beside them."""
+    drafted, governed, and calls of others beside them; and the drafts of the governed ones."""
     counted = Counter[str]()
     parts = runtime.__dict__.setdefault("own_steps", runtime.capabilities.steps)
 
@@ -84,6 +84,7 @@ def watch_steps(runtime: Any, native: bool) -> Counter[str]:
         counted["plain"] += sum(step._draft is None and step._governor is None for step in steps)
         counted["beside"] += len(calls)
         found: Stepped = parts.run(owner, steps, calls)
+        counted["drafts"] += found.drafts
         return found
 
     own = StepParts(parts.make, run) if native else None

@@ -82,6 +82,14 @@ def test_governed_steps_leave_what_plain_decoding_leaves(runtime: Runtime, store
     assert members["recycling"]["tokens"] > 20, "tables learn from the steps"
 
 
+@pytest.mark.parametrize("name", ["greedy", "temperature"])
+def test_forwards_count_the_drafts_that_ran(runtime: Runtime, name: str) -> None:
+    """A governed step without guesses is not a draft."""
+    counted, governor = watch_steps(runtime, True), governor_of(runtime, None, recycling=False)
+    generated(runtime, new_context(runtime, SETTINGS[name]), SETTINGS[name], governor)
+    assert 3 < counted["drafts"] == sum(governor.report()["sizes"].values()) < counted["governed"]
+
+
 def test_tokens_carry_the_names_of_their_drafters(runtime: Runtime, store: Datastore) -> None:
     watch_steps(runtime, True)
     context, governor = new_context(runtime, Sampling()), governor_of(runtime, store)
