@@ -15,13 +15,15 @@ _SIGNALS = ("SIGPROF", "SIGXCPU", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL")
 class GuestLimits:
     """seconds: of processor time for one request. memory: MiB that a worker may take beyond what its host has.
     stack: MiB. patience: seconds of wall time, a backstop for a guest that waits instead of computing, or for a starved
-    machine.
+    machine. yields: a request that takes long gets a lower priority, as texts may be generated meanwhile; on a busy
+    machine it may then hardly run at all.
     """
 
     seconds: float = 2.0
     memory: int = 256
     stack: int = 8
     patience: float = 30.0
+    yields: bool = True
 
     def message(self) -> dict[str, float]:
         """The limits in the form of the host process."""

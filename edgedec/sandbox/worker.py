@@ -62,14 +62,15 @@ class GuestWorker:
         """Whether the reply arrives within `seconds`; True if no reply is awaited."""
         if not self._alive or not self._waiting or self._channel.ready(seconds):
             return True
-        self._lower()
+        if self.limits.yields:
+            self._lower()
         return False
 
     def receive(self) -> Reply:
         if not self._alive:
             raise LimitExceeded("its worker process has ended")
         try:
-            for seconds, _ in _PRIORITIES:
+            for seconds, _ in _PRIORITIES if self.limits.yields else ():
                 if not self._channel.ready(max(self._since + seconds - monotonic(), 0.0)):
                     self._lower()
             values, blob = self._channel.receive(self.limits.patience)

@@ -27,7 +27,7 @@ MOST_PARTS, DEEPEST = 256, 8
 MOST_GROWTH, LONGEST_PREPEND = 64, 256
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
-_LIMITS = GuestLimits(seconds=20.0, memory=1536, patience=200.0)
+_LIMITS = GuestLimits(seconds=20.0, memory=1536, patience=200.0, yields=False)
 
 
 def check(path: Path) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 BYTE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")  # as ByteFallback reads it, the odd "+F" included
+_FREQUENT = 1 << 15  # tokens that need not be looked up again
 
 
 class Tokenizer:
@@ -34,6 +35,7 @@ class Tokenizer:
         raw.no_padding()
         self._raw = raw
         self._encoder = Encoder(raw)
+        self._spelling = lru_cache(_FREQUENT)(raw.id_to_token)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -91,7 +93,7 @@ class Tokenizer:
 
     def token(self, id: int) -> str:  # noqa: A002
         """How the vocabulary writes a token: "Ġthe", "<0x0A>"."""
-        piece = self._raw.id_to_token(int(id)) if 0 <= id < 1 << 32 else None
+        piece = self._spelling(int(id)) if 0 <= id < 1 << 32 else None
         if piece is None:
             raise TextError(f"token {id}: no such token; the vocabulary has {self.vocab_size}")
         return str(piece)
@@ -232,6 +234,8 @@ class StopStrings:
 
     def push(self, text: str) -> tuple[str, bool]:
         """(text safe to emit, whether a stop string was hit); after a hit all text is dropped."""
+        if not self._stops:
+            return text, False
         if self._hit:
             return "", True
         self._buffer += text
@@ -259,6 +263,7 @@ class StopStrings:
         return next((i for i in starts if any(s.startswith(self._buffer[i:]) for s in self._stops)), n)
 
 
+@lru_cache(_FREQUENT)
 def byte_level(piece: str) -> bytes:
     """The bytes of a byte-level spelling: "ĠÃ©" -> b" \\xc3\\xa9"; a token spelt otherwise is itself."""
     table = _byte_of()

@@ -9,13 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
+from edgedec.constraints import vocabulary
 from edgedec.errors import LimitExceeded, RuntimeUnavailable
 from edgedec.sandbox import GuestLimits, Sandbox, host
+from edgedec.text import inspection
 
 GUEST = """
 import ctypes, os, sys, time
@@ -247,12 +250,11 @@ def test_a_finalizer_sends_nothing_and_waits_for_nothing(nano: Path) -> None:
     pytest.importorskip("llguidance", reason="constraints need llguidance")
     import edgedec
     from edgedec import constraints
-    from edgedec.constraints.vocabulary import vocabulary
 
     model = edgedec.open(nano, threads=1)
     one = constraints.regex(model, "[a-z]+")
     twin, group = one.fork(), one._matcher._group
-    host = vocabulary(model)._sandbox
+    host = vocabulary.vocabulary(model)._sandbox
     with host._lock, group._lock:
         group._host.close = group._host.send = lambda *_, **__: pytest.fail("in a finalizer")  # type: ignore[assignment, method-assign, return-value]
         del twin
@@ -287,6 +289,24 @@ def test_what_takes_long_gets_a_lower_priority(tmp_path: Path) -> None:
     for worker in (quick, slow):
         worker.close()
     sandbox.close()
+
+
+@forks
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="no priorities here")
+def test_what_is_waited_for_keeps_its_priority(tmp_path: Path) -> None:
+    """A tokenizer is tried out while nothing else can go on: on a busy machine it would hardly run."""
+    sandbox = made(tmp_path)
+    sandbox.limits = replace(sandbox.limits, yields=False)
+    worker = sandbox.worker()
+    pid = worker.call(do="echo", say="a").values["pid"]
+    before = os.getpriority(os.PRIO_PROCESS, pid)
+    worker.send(do="sleep")
+    assert not any(worker.ready(0.05) for _ in range(10))
+    assert os.getpriority(os.PRIO_PROCESS, pid) == before
+    worker.close()
+    sandbox.close()
+    assert not inspection._LIMITS.yields
+    assert vocabulary._LIMITS.yields, "texts are generated meanwhile"
 
 
 @forks
