@@ -90,6 +90,16 @@ def test_forwards_count_the_drafts_that_ran(runtime: Runtime, name: str) -> None
     assert 3 < counted["drafts"] == sum(governor.report()["sizes"].values()) < counted["governed"]
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_tables_whose_guesses_ran_are_used(runtime: Runtime, store: Datastore, native: bool) -> None:
+    watch_steps(runtime, native)
+    governor = governor_of(runtime, store)
+    generated(runtime, new_context(runtime, Sampling()), Sampling(), governor)
+    members = governor.report()["drafters"]
+    assert members["datastore"]["accepted"] > 3
+    assert {member["state"] for member in members.values()} == {"used"}
+
+
 def test_tokens_carry_the_names_of_their_drafters(runtime: Runtime, store: Datastore) -> None:
     watch_steps(runtime, True)
     context, governor = new_context(runtime, Sampling()), governor_of(runtime, store)
