@@ -133,12 +133,12 @@ class Costs:
         return True
 
     def add_step(self, rows: int, seconds: float, cells: int, plain: bool) -> bool:
-        """As `add`, of a call that was made without Python. Of those without drafts (`plain`) only some count."""
+        """As `add`, of a call that was made without Python. Of those without drafts (`plain`) only the first after a
+        pause counts, however long it takes: the one in which the pause ends would mostly be one that was disturbed."""
         if seconds == self._last:
             return False
-        self._passed += seconds
         if plain and self._passed < _PAUSE:
-            self._last = seconds
+            self._passed, self._last = self._passed + seconds, seconds
             return False
         self._passed = 0.0
         return self.add(rows, seconds, cells)

@@ -5,17 +5,19 @@ never earn back. So a text begins without drafters while the savings of all text
 
     savings = balance of the bank + rate · (the time of texts without drafters, once the balance is at its most)
 
-so that openings, too, lose no more than `rate` of the time (`bank`)."""
+so that openings, too, lose no more than `rate` of the time (`bank`). One session may read many texts: where the
+balance is used up at the beginning of one, it begins without the drafters of the one before, which keep what they
+know."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter, Proposal, State
+from edgedec.decoding.host_time import OwnTime
 from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
 from edgedec.speculation.bank import Bank, Means
@@ -91,6 +93,7 @@ class Deferred(Wrapped):
     def __init__(self, make: Callable[[], Drafter], openings: Openings, names: Sequence[str] = ()) -> None:
         super().__init__(Off(BANK, TEXTS[BANK]))
         self._make, self._openings, self._names = make, openings, names
+        self._kept: Drafter | None = None  # those of earlier texts, while they are closed
         # The calls without drafters, and the length of the text at the last look at the savings.
         self._closed = self._length = 0
         self.opened = self._proposed = False
@@ -98,9 +101,12 @@ class Deferred(Wrapped):
             self._open()
 
     def _open(self) -> None:
-        began = perf_counter()
+        if self._kept is not None:
+            self.drafter, self.opened, self._kept = self._kept, True, None
+            return
+        watch = OwnTime()
         self.drafter, self.opened = self._make(), True
-        self._openings.add_created(perf_counter() - began)
+        self._openings.add_created(watch.seconds())
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         if not self.opened:
@@ -108,11 +114,11 @@ class Deferred(Wrapped):
             if not self._openings.paid:
                 return Draft(why=TEXTS[BANK], rest=_REST, unseen=True)
             self._open()
-        began = perf_counter()
+        watch = OwnTime()
         proposal = self.drafter.propose(context, nodes, min_path_prob)
         if not self._proposed:
             self._proposed = True
-            self._openings.add_proposed(perf_counter() - began)
+            self._openings.add_proposed(watch.seconds())
         return proposal
 
     def _save(self, context: Context) -> None:
@@ -125,6 +131,8 @@ class Deferred(Wrapped):
     def reset(self) -> None:
         self._length = 0
         super().reset()
+        if self.opened and self._openings.bank.left < 0:
+            self._kept, self.drafter, self.opened = self.drafter, Off(BANK, TEXTS[BANK]), False
 
     def state(self) -> State:
         return self._now().state()
@@ -146,8 +154,8 @@ class Deferred(Wrapped):
         return self.drafter
 
     def report(self) -> dict[str, Any]:
-        found = self.drafter.report()
-        if not self.opened:
+        found = (self._kept or self.drafter).report()
+        if not (self.opened or self._kept):
             none = {"proposed": 0, "accepted": 0, "seconds": 0.0, "state": UNOPENED, "asked": 0, "wait": 0}
             return found | {"drafters": dict.fromkeys(self._names, none)}
         if not self._closed:

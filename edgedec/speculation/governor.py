@@ -69,7 +69,7 @@ class Governor(Governed):
         """Do nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        began = perf_counter()
+        watch = OwnTime()
         self._forget()
         self._begin(context)
         prices = self._prices
@@ -81,31 +81,31 @@ class Governor(Governed):
         probe = 0 if self._fixed or row_probe is None else row_probe.more(self._sequences, nodes)
         self._probing = probe > 0
         if nodes < 1 and not (context.left and prices):
-            return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, began)
+            return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, watch)
         if prices is None:
             if probe:
                 context.gaps.add_draft()
                 self._sizes[probe] += 1
                 return probing(Draft(), probe, context, self._trees)
-            return self._none(MEASURING, began)
+            return self._none(MEASURING, watch)
         asked = self._asked(prices, reading=len(context.ids) - context.cache.length > 1)
         if not (asked or probe or self._learners) and (draft := self._own_steps(context, prices)) is not None:
-            self._spend(perf_counter() - began)
+            self._spend(watch.seconds())
             self.account.settle(0.0, self._spent, prices.call)
             return draft
         if nodes < 1:
-            return self._none(NO_ROOM, began)
+            return self._none(NO_ROOM, watch)
         self._ask_tables(prices)
         self._found = Proposals.of(self._compiled, self.costs.seconds)
         few = self._watch(context, nodes, prices) if self._watched else 0
         if few > 0 or asked or probe:
             alone = self._sequences == 1 and len(context.ids) == context.cache.length + 1
             if few > 0 and alone and self._trees and not (asked or probe) and context.hooks.allowed is None:
-                return self._quick(context, few, began)
-            return self._propose(context, nodes, min_path_prob, asked, probe, perf_counter() - began)
+                return self._quick(context, few, watch)
+            return self._propose(context, nodes, min_path_prob, asked, probe, watch.seconds())
         if not self._watched:
-            return self._none(self._why, began)
-        return self._none(BANK if few < 0 else REFUSED if len(self._found.merger) else NO_GUESS, began)
+            return self._none(self._why, watch)
+        return self._none(BANK if few < 0 else REFUSED if len(self._found.merger) else NO_GUESS, watch)
 
     def _watch(self, context: Context, nodes: int, prices: Prices) -> int:
         """Have the runtime's tables propose; returns the number of nodes that would pay, -1 if the balance cannot pay
@@ -123,7 +123,7 @@ class Governor(Governed):
         first = self.account.bank.trust * max(self._found.merger.chances, default=0.0)
         return min(nodes, prices.affordable(risked(self.account.left, first)))
 
-    def _quick(self, context: Context, nodes: int, began: float) -> Draft:
+    def _quick(self, context: Context, nodes: int, watch: OwnTime) -> Draft:
         """The draft of the best nodes of the runtime's tables, for a single text."""
         assert self._found is not None
         self._kept = self._found.merger.best_first()[:nodes]
@@ -132,24 +132,24 @@ class Governor(Governed):
         why = f"{nodes} of {len(self._found.merger)} guesses"
         draft = self._found.merger.cut(self._kept, self._names, why)
         context.gaps.add_draft()
-        took = perf_counter() - began
+        took = watch.seconds()
         if self._group is not None:
             self._group.add_time(took)
         self._spend(took)
         return draft
 
-    def _none(self, code: str, began: float) -> Draft:
+    def _none(self, code: str, watch: OwnTime) -> Draft:
         """No draft, for this reason."""
         self._whys[code] += 1
         prices, found = self._prices, self._found
         self._found = None  # its tree is tested by the next watch
         if prices is not None and code not in (NO_ROOM, CONSTRAINT):
             if self._watched and self._group is not None and found is not None:
-                self._group.add_time(perf_counter() - began)
+                self._group.add_time(watch.seconds())
                 self._group.judge(0.0, 0.0, prices)
                 self._note_tables(() if code == NO_GUESS else found.merger.chances, False, code)
             self._rest, self._later = self._calls_to_rest(prices), BANK if code == BANK else WAITING
-        self._spend(perf_counter() - began)
+        self._spend(watch.seconds())
         return Draft(why=TEXTS[code], rest=self._rest)
 
     def _spend(self, seconds: float) -> None:
@@ -231,7 +231,7 @@ class Governor(Governed):
         return (probing(draft, probe, context, self._trees) if probe else draft), waited
 
     def observe(self, step: StepResult) -> None:
-        began = perf_counter()
+        watch = OwnTime()
         if step.whole:
             self._add_call(step.total, step.seconds, step.cells)
         found, prices = self._found, self._prices
@@ -239,7 +239,7 @@ class Governor(Governed):
         self._teach(step)
         if self._shared is not None and found is not None and due(self._calls):
             states.share_calibrations(self.members, self._shared)
-        took = perf_counter() - began
+        took = watch.seconds()
         if self._learners:
             self._gaps.count(took)
         if self._fixed and found is not None and self._calls % _SAMPLE == 1:

@@ -343,3 +343,15 @@ def test_a_slope_may_be_some_times_what_arithmetic_says() -> None:
         cells = 40 + 37 * n % 400
         costs.add((1, 8)[n % 2], (1.0, 2.0)[n % 2] + 9e-3 * cells + 1e-9 * n, cells)
         assert costs.per_cell <= 3.3e-3 * costs.seconds[1]
+
+
+def test_disturbed_steps_count_no_more_often_than_others() -> None:
+    """One of ten plain steps takes twenty times as long. By their logarithms, as all calls are learned from, the mean
+    is 1.35 ms; if each step counted in which a pause ends, most would be long ones."""
+    costs, rng = Costs({1: 0.001, 8: 0.0015, 64: 0.01}), np.random.default_rng(0)
+    counted = 0
+    for n in range(20_000):
+        seconds = (0.020 if rng.random() < 0.1 else 0.001) * (1 + 1e-9 * n)
+        counted += costs.add_step(1, seconds, 0, plain=True)
+    assert 500 < counted < 15_000, "some count"
+    assert 0.0008 < costs.seconds[1] < 0.003

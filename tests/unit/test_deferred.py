@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
+from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, State
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.speculation import deferred
 from edgedec.speculation.bank import AUTO, Bank
 from edgedec.speculation.deferred import Deferred, Openings
 from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
@@ -64,12 +64,17 @@ class Drafts(BaseDrafter):
         return {"silent": 3, "calls": {BANK: 1, "waiting": 2}, "sizes": {}, "drafters": {}}
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    for name in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(host_time, name, clock)
+
+
 class World:
     """Texts that share a bank. A call without drafts takes CALL seconds, and creating drafters CREATE."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, left: float = 0.0) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(deferred, "perf_counter", self.clock)
+        set_clock(monkeypatch, self.clock)
         self.bank = Bank(AUTO)
         self.openings = Openings(self.bank)
         for _ in range(2):  # their times become known
@@ -105,7 +110,7 @@ def looks(text: Deferred, others: int = 0, length: int = 10, step: int = REST + 
 
 def test_the_first_texts_open_at_once_because_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(deferred, "perf_counter", clock)
+    set_clock(monkeypatch, clock)
     bank = Bank(AUTO)
     openings = Openings(bank)
 
@@ -183,6 +188,33 @@ def test_a_reset_text_saves_nothing_for_the_tokens_of_the_next_one(world: World)
     assert (text.opened, world.bank.left) == (False, 0.0)
     text.propose(context(510), 4, 0.0)
     assert world.bank.left == pytest.approx(10 * CALL * AUTO.rate)
+
+
+def test_a_used_up_balance_closes_drafters_at_the_next_text(world: World) -> None:
+    """They are the same ones when it has recovered, and opening them again costs nothing."""
+    world.bank.left = CREATE + PROPOSE
+    text = world.text()
+    text.propose(context(5), 4, 0.0)
+    made = text.drafter
+    text.reset()
+    assert text.opened, "nothing is lost"
+    world.bank.left = -0.1
+    assert text.propose(context(6), 4, 0.0).tokens == (7,)  # type: ignore[union-attr]
+    text.reset()
+    assert not text.opened
+    draft = text.propose(context(5), 4, 0.0)
+    assert isinstance(draft, Draft)
+    assert (draft.tokens, draft.rest, draft.why) == ((), REST, TEXTS[BANK])
+    assert text.report()["silent"] == 3, "what they did is reported"
+    world.bank.left, lost = 2 * (CREATE + PROPOSE), world.bank.lost
+    assert text.propose(context(6), 4, 0.0).tokens == (7,)  # type: ignore[union-attr]
+    assert text.drafter is made
+    assert world.bank.lost == lost
+    world.bank.left = -0.1
+    text.reset()
+    assert not text.opened
+    assert list(text.state()) == ["known"]
+    assert text.drafter is made, "a saved state opens them"
 
 
 def test_states_and_forks_find_drafters(world: World) -> None:
