@@ -15,6 +15,7 @@ from taught import SETTINGS, N, generated, new_context, state_of, text_of, watch
 
 import edgedec
 from edgedec import Sampling
+from edgedec.decoding import host_time
 from edgedec.decoding.allocation import text_cells
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.loop import decode_loop
@@ -22,7 +23,6 @@ from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Runtime, open_runtime
-from edgedec.speculation import governor as governor_module
 from edgedec.speculation.bank import AUTO, NAMED
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.state import SharedLearning
@@ -302,7 +302,8 @@ def test_the_tables_record_has_the_time_of_every_proposal(
         return watch(self, *asked)
 
     monkeypatch.setattr(CompiledMerger, "watch", watched)
-    monkeypatch.setattr(governor_module, "perf_counter", lambda: now[0])
+    for clock in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(host_time, clock, lambda: now[0])
     context, governor, trace = new_context(runtime, Sampling()), governor_of(runtime, store), list[Any]()
     list(decode(runtime, context, GenerationConfig(max_tokens=N), governor, trace=trace))
     drafts = sum(len(step.draft.tokens) > 0 for step in trace)
