@@ -495,3 +495,12 @@ def test_a_drafter_is_not_asked_for_less_than_others_promise() -> None:
         member.own = Means(0.0, usual, 1.0, n)
         found: Any = SimpleNamespace(promised=lambda prices, promised=promised: promised)
         assert governor._room(member, found, context, 4) == room
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_the_last_tokens_of_a_text_are_drafted(room: int) -> None:
+    runtime = FakeRuntime()
+    governor = governed(PerfectDrafter([1, 2, 3, 4, 5, 6, 7, 8]))
+    draft = draft_of(runtime, governor.propose(decoding(runtime), room, 0.0))
+    assert len(draft.tokens) == room
+    assert not len(draft_of(runtime, governor.propose(decoding(runtime), 0, 0.0)).tokens)
