@@ -11,7 +11,8 @@ class Canvas:
     """`tokens`: the text, with `mask` where a token is not known. The block that is being filled is `start` to `end`
     (excluded); step: the passes that it has had. prompt: the tokens that were given; budget: the most that may be
     added, 0: any number; least: the smallest probability that the pass before filled; last: the position at which the
-    text ends, 0 if its form does not say."""
+    text ends, 0 if its form does not say; editable: the first position of the block whose token may still be replaced,
+    -1: none may."""
 
     tokens: list[int]
     mask: int
@@ -22,6 +23,7 @@ class Canvas:
     budget: int = 0
     least: float = 1.0
     last: int = 0
+    editable: int = -1
 
     @classmethod
     def of(cls, ids: Sequence[int], mask: int, budget: int = 0) -> Canvas:
@@ -37,6 +39,11 @@ class Canvas:
     def known(self, position: int) -> bool:
         """Whether the text has a token there."""
         return position < len(self.tokens) and self.tokens[position] != self.mask
+
+    def awaited(self, position: int) -> bool:
+        """Whether a pass predicts a position: one of the block that is masked, or may still be edited."""
+        inside = self.start <= position < self.end
+        return inside and (not self.known(position) or 0 <= self.editable <= position)
 
     def masked(self) -> list[int]:
         """The positions of the block that are still to be filled, ascending."""

@@ -87,6 +87,7 @@ class DiffusionDecoding:
             "rows": counts.rows,
             "blocks": counts.blocks,
             "filled": counts.filled,
+            "edited": counts.edited,
             "tokens_per_pass": round(generated / max(counts.passes, 1), 3),
         }
 

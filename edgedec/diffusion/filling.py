@@ -9,6 +9,8 @@ import numpy as np
 
 from edgedec.decoding.logits import MaskPending
 from edgedec.decoding.messages import Token, Waiting
+from edgedec.diffusion.editing import replacements
+from edgedec.diffusion.seams import Bridge
 from edgedec.diffusion.seen import Line, SeenBlock
 from edgedec.runtime import CallResult
 
@@ -19,7 +21,24 @@ if TYPE_CHECKING:
 _TRIES = 32
 
 
-def fill(text: DiffusionText, lines: dict[int, Line], seen: SeenBlock) -> Generator[Waiting, Any, list[int]]:
+def fill(text: DiffusionText, lines: dict[int, Line], seen: SeenBlock | None = None) -> Generator[Waiting]:
+    """Fill the positions that the schedule chooses, with tokens that fit, and replace filled ones. seen: what
+    `DiffusionText.see` said of the lines."""
+    canvas = text.canvas
+    masked = {position: line for position, line in lines.items() if not canvas.known(position)}
+    replaced = replacements(text, {position: lines[position] for position in lines if position not in masked})
+    if masked:
+        seen = text.see(masked) if seen is None else seen
+        filled = yield from _filled(text, masked, seen)
+        if filled:
+            canvas.least = float(seen.sure[np.isin(seen.positions, filled)].min())
+        text.passed(seen)
+    for position, token in replaced.items():
+        text.put(position, token)
+    text.edits.passed(canvas, bool(masked), bool(replaced))
+
+
+def _filled(text: DiffusionText, lines: dict[int, Line], seen: SeenBlock) -> Generator[Waiting, Any, list[int]]:
     """Fill the positions that the schedule chooses, and return them. Where no token fits one of them, it is left for a
     later pass; where none fits any, the first masked position is tried, and at last the first gap is bridged."""
     canvas, methods, filled = text.canvas, text.methods, list[int]()
@@ -39,8 +58,20 @@ def fill(text: DiffusionText, lines: dict[int, Line], seen: SeenBlock) -> Genera
             canvas.cut(position + 1)
             break
     if not filled:
-        text.move(methods.fits.bridge(canvas, len(text.context.ids)))
+        _bridge(text, methods.fits.bridge(canvas, len(text.context.ids)))
     return filled
+
+
+def _bridge(text: DiffusionText, bridge: Bridge) -> None:
+    """Put the tokens of a bridge into a gap; what is behind it may move."""
+    begin, end, tokens = bridge
+    moved = text.canvas.replace(begin, end, tokens)
+    text.made = {i + moved if i >= end else i: token for i, token in text.made.items()}
+    text.made |= {begin + i: Token(token) for i, token in enumerate(tokens)}
+    text.counts.filled += len(tokens)
+    text.tape.moved(bridge)
+    if text.facts.context == "full":
+        text.context.cache.truncate(0)
 
 
 def _fitting(text: DiffusionText, line: Line, best: int, position: int) -> Generator[Waiting, Any, Token | None]:

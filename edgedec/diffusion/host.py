@@ -38,12 +38,14 @@ class DiffusionHost:
 class MethodFacts:
     """contexts: the models that a method is for. exact: whether the text is that of the same schedule without a cache
     (keeping), or of one token a pass (schedules). entropy: it needs the entropy of each position, for which all logits
-    are copied. stale: the cache may hold
-    keys of the block that are out of date. needs: a choice that it goes with, as SEAM=METHOD. paper: the method."""
+    are copied. stale: the cache may hold keys of the block that are out of date. edits: it replaces filled tokens;
+    final: it needs them to stay. needs: a choice that it goes with, as SEAM=METHOD. paper: the method."""
 
     contexts: tuple[Context, ...] = ("causal", "block", "full")
     exact: bool = False
     entropy: bool = False
     stale: bool = False
+    edits: bool = False
+    final: bool = False
     needs: str = ""
     paper: str = ""

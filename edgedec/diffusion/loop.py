@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-import numpy as np
-
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, DecodeLoop, Stats, Token, Waiting
 from edgedec.diffusion.canvas import Canvas
+from edgedec.diffusion.editing import BlockEdits
 from edgedec.diffusion.filling import fill
 from edgedec.diffusion.picking import Picker
-from edgedec.diffusion.seams import Bridge, PassPlan
+from edgedec.diffusion.seams import PassPlan
 from edgedec.diffusion.seen import Line, SeenBlock, see
 from edgedec.diffusion.tracing import FillTape, FillTrace
 from edgedec.diffusion.words import Methods
@@ -35,12 +34,13 @@ from edgedec.runtime import Call, Capabilities
 @dataclass
 class PassCounts:
     """What the passes of a generation did. rows: computed, those of prompts included; filled: positions; blocks:
-    begun."""
+    begun; edited: filled tokens that were replaced."""
 
     passes: int = 0
     rows: int = 0
     filled: int = 0
     blocks: int = 0
+    edited: int = 0
 
 
 def diffusion_loop(
@@ -91,7 +91,8 @@ class DiffusionText:
         self.canvas.tokens += self._form()
         self.canvas.last = len(self.canvas.tokens) if methods.fits.form else 0
         self.picker = Picker(config, context, self.ends, capabilities, facts.mask, methods.entropy, methods.fits.strict)
-        self._made: dict[int, Token] = {}
+        self.edits = BlockEdits(methods.fits.edits, self.picker.in_order)
+        self.made: dict[int, Token] = {}
         self._before: SeenBlock | None = None
 
     def _form(self) -> list[int]:
@@ -159,9 +160,9 @@ class DiffusionText:
 
     @property
     def open(self) -> bool:
-        """Whether the block has masked positions, and the text goes on."""
-        more = self._left is None or self._left > 0
-        return more and not self._stopped and not self._done() and bool(self.canvas.masked())
+        """Whether the block has positions that may change, and the text goes on."""
+        more, canvas = self._left is None or self._left > 0, self.canvas
+        return more and not self._stopped and not self._done() and (bool(canvas.masked()) or canvas.editable >= 0)
 
     def begin(self) -> None:
         """Begin the block of the first token that is not known."""
@@ -172,7 +173,8 @@ class DiffusionText:
             most = min(most, canvas.last)
         canvas.begin(start, min(max(self.methods.blocks.begin(canvas, start), n + 1), most))
         self.context.suit(canvas.end)
-        self._made = {position: token for position, token in self._made.items() if position >= n}
+        self.made = {position: token for position, token in self.made.items() if position >= n}
+        self.edits.begin(canvas, max(n, start + int(self._led)))
         self._before = None
         self.counts.blocks += 1
 
@@ -207,21 +209,18 @@ class DiffusionText:
         self.tape.passed(self.canvas, self.counts.rows, seconds)
 
     def fill(self, lines: dict[int, Line], seen: SeenBlock | None = None) -> Generator[Waiting]:
-        """Fill the positions that the schedule chooses, with tokens that fit. seen: what `see` said of the lines."""
-        seen = self.see(lines) if seen is None else seen
-        filled = yield from fill(self, lines, seen)
-        if filled:
-            self.canvas.least = float(seen.sure[np.isin(seen.positions, filled)].min())
-        self.passed(seen)
+        """Fill what a pass does, as `edgedec.diffusion.filling.fill`."""
+        yield from fill(self, lines, seen)
 
     def passed(self, seen: SeenBlock) -> None:
         """Note that a pass has filled what it does."""
         self.canvas.step, self._before = self.canvas.step + 1, replace(seen, before=None)
 
     def put(self, position: int, token: Token) -> None:
-        """Fill a position."""
-        self.canvas.tokens[position], self._made[position] = int(token), token
-        self.counts.filled += 1
+        """Fill a position, or replace its token."""
+        known = self.canvas.known(position)
+        self.canvas.tokens[position], self.made[position] = int(token), token
+        self.counts.filled, self.counts.edited = self.counts.filled + (not known), self.counts.edited + known
         self.tape.filled(position, int(token))
 
     def see(self, lines: dict[int, Line]) -> SeenBlock:
@@ -254,17 +253,6 @@ class DiffusionText:
         """Whether a block's first token is predicted by a row that sees nothing of the block."""
         return self.facts.shift and self.facts.context != "full"
 
-    def move(self, bridge: Bridge) -> None:
-        """Put the tokens of a bridge into a gap; what is behind it may move."""
-        begin, end, tokens = bridge
-        moved = self.canvas.replace(begin, end, tokens)
-        self._made = {i + moved if i >= end else i: token for i, token in self._made.items()}
-        self._made |= {begin + i: Token(token) for i, token in enumerate(tokens)}
-        self.counts.filled += len(tokens)
-        self.tape.moved(bridge)
-        if self.facts.context == "full":
-            self.context.cache.truncate(0)
-
     def _most_end(self) -> int:
         """The last end that a block may be given after a pass."""
         return len(self.canvas.tokens) if self.facts.context == "full" else self.context.cache.capacity
@@ -276,12 +264,12 @@ class DiffusionText:
         return min(max(canvas.masked()[0], *filled) + 1 if filled else canvas.masked()[0] + 1, canvas.end)
 
     def deliver(self) -> Generator[Token]:
-        """Add the tokens that have no masked one before them to the text, one by one."""
+        """Add the tokens that have no masked one before them to the text, one by one; no token that may change."""
         context, canvas = self.context, self.canvas
-        while (n := len(context.ids)) < canvas.end and canvas.known(n) and self._left != 0:
+        while canvas.editable < 0 and (n := len(context.ids)) < canvas.end and canvas.known(n) and self._left != 0:
             if self._done():
                 return
-            token = self._made[n] if n in self._made else Token(canvas.tokens[n])
+            token = self.made[n] if n in self.made else Token(canvas.tokens[n])
             if int(token) in self.ends:
                 self._stop("eos")
                 return

@@ -74,7 +74,9 @@ class Bridge(NamedTuple):
 
 class FitRule(Protocol):
     """Chooses which token may stand where. strict: whether tokens are tested at all; form: the token of each position
-    of the text, -1 where any may stand, empty for a text of any form; done: whether the text is complete.
+    of the text, -1 where any may stand, empty for a text of any form; done: whether the text is complete; edits: the
+    most passes after the one that fills a block's last position, in which its tokens may be replaced; -1: they never
+    are.
 
     front: the first position of the canvas that was not delivered yet."""
 
@@ -84,6 +86,8 @@ class FitRule(Protocol):
     def form(self) -> tuple[int, ...]: ...
     @property
     def done(self) -> bool: ...
+    @property
+    def edits(self) -> int: ...
 
     def begin(self, config: GenerationConfig, ends: frozenset[int]) -> GenerationConfig:
         """Begin a text that ends with `ends`; the settings that the sampling of tokens still has to keep."""
@@ -95,6 +99,10 @@ class FitRule(Protocol):
 
     def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
         """Whether one of them may stand there."""
+        ...
+
+    def replaced(self, canvas: Canvas, seen: SeenBlock) -> list[int]:
+        """The positions whose tokens are replaced by their best ones. seen: of filled positions that may be edited."""
         ...
 
     def bridge(self, canvas: Canvas, front: int) -> Bridge:

@@ -92,6 +92,12 @@ class Chosen:
         stale, entropy = any(each.stale for each in facts), any(each.entropy for each in facts)
         if stale and (verify := dict(self.choices)["verify"].name) != "none":
             raise UsageError(f"{FLAG} verify={verify}: goes with exact keys; leave keep=… out")
+        editing = [f"{seam}={choice.name}" for seam, choice in self.choices if SEAMS[seam].facts(choice.name).edits]
+        final = [f"{seam}={choice.name}" for seam, choice in self.choices if SEAMS[seam].facts(choice.name).final]
+        if editing and final:
+            raise UsageError(
+                f"{FLAG} {final[0]}: needs filled tokens to stay, and {editing[0]} replaces them; give another"
+            )
         return Methods(**made, steps=self.steps, entropy=entropy, stale=stale)
 
 

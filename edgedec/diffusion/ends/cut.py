@@ -9,7 +9,7 @@ from __future__ import annotations
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.host import DiffusionHost, MethodFacts
 
-FACTS = MethodFacts(paper="Learn2PD")
+FACTS = MethodFacts(final=True, paper="Learn2PD")
 
 
 def make(host: DiffusionHost) -> Cut:

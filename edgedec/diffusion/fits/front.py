@@ -14,6 +14,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.host import DiffusionHost, MethodFacts
 from edgedec.diffusion.seams import Bridge
+from edgedec.diffusion.seen import SeenBlock
 
 FACTS = MethodFacts(exact=True)
 
@@ -25,7 +26,7 @@ def make(host: DiffusionHost) -> Front:
 class Front:
     """What every way of fitting does unless it does more."""
 
-    strict, form, done = False, tuple[int, ...](), False
+    strict, form, done, edits = False, tuple[int, ...](), False, -1
 
     def begin(self, config: GenerationConfig, ends: frozenset[int]) -> GenerationConfig:
         return config
@@ -35,6 +36,9 @@ class Front:
 
     def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
         return True
+
+    def replaced(self, canvas: Canvas, seen: SeenBlock) -> list[int]:
+        return []
 
     def bridge(self, canvas: Canvas, front: int) -> Bridge:
         return Bridge(front, front, ())

@@ -24,7 +24,6 @@ def canvas_plan(
     tokens = np.array([canvas.tokens[i] for i in run], np.int64)
     group = np.zeros(len(run), np.int64)
     rows = Rows(tokens, positions, np.arange(-1, len(run) - 1), groups=group)
-    shown = [i + shift for i in run]
-    wanted = [p if canvas.start <= p < canvas.end and not canvas.known(p) else -1 for p in shown]
+    wanted = [i + shift if canvas.awaited(i + shift) else -1 for i in run]
     first = next((at for at, p in enumerate(wanted) if p >= 0), len(run) - 1)
     return PassPlan(rows, () if keep is None else np.flatnonzero(keep).tolist(), first, tuple(wanted[first:]))

@@ -62,8 +62,8 @@ class BlockRows:
 
     @staticmethod
     def _position(canvas: Canvas, position: int) -> int:
-        """The position if it is to be filled, else -1."""
-        return position if canvas.start <= position < canvas.end and not canvas.known(position) else -1
+        """The position if the pass predicts it, else -1."""
+        return position if canvas.awaited(position) else -1
 
 
 def unit_of(facts: DiffusionFacts) -> int:

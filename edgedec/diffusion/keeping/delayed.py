@@ -18,7 +18,7 @@ from edgedec.diffusion.keeping._canvas_rows import canvas_plan
 from edgedec.diffusion.seams import PassPlan
 from edgedec.plugins import Opt
 
-FACTS = MethodFacts(contexts=("full",), paper="dKV-Cache")
+FACTS = MethodFacts(contexts=("full",), final=True, paper="dKV-Cache")
 
 
 def make(

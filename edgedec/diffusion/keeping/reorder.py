@@ -18,7 +18,7 @@ from edgedec.diffusion.seams import PassPlan
 from edgedec.errors import UsageError
 from edgedec.runtime import Rows
 
-FACTS = MethodFacts(contexts=("causal",), paper="WeDLM")
+FACTS = MethodFacts(contexts=("causal",), final=True, paper="WeDLM")
 
 
 def make(host: DiffusionHost) -> Reordered:

@@ -20,7 +20,7 @@ from edgedec.diffusion.seams import PassPlan
 from edgedec.plugins import Opt
 from edgedec.runtime import Rows
 
-FACTS = MethodFacts(contexts=("causal", "block"), stale=True, paper="arXiv:2509.26328")
+FACTS = MethodFacts(contexts=("causal", "block"), stale=True, final=True, paper="arXiv:2509.26328")
 
 
 def make(host: DiffusionHost, size: Annotated[int, Opt("Tokens of a part; lossy.", 1)] = 8) -> SubBlocks:

@@ -36,7 +36,7 @@ from edgedec.sampling.distributions import residual
 if TYPE_CHECKING:
     from edgedec.diffusion.loop import DiffusionText
 
-FACTS = MethodFacts(contexts=("causal", "block"), entropy=True, needs="keep=block", paper="S2D2")
+FACTS = MethodFacts(contexts=("causal", "block"), entropy=True, needs="keep=block", final=True, paper="S2D2")
 Route = Literal["always", "span", "score", "hysteresis"]
 
 

@@ -27,7 +27,7 @@ from edgedec.runtime import Rows
 if TYPE_CHECKING:
     from edgedec.diffusion.loop import DiffusionText
 
-FACTS = MethodFacts(contexts=("causal", "block"), exact=True, needs="schedule=static", paper="FreeDave")
+FACTS = MethodFacts(contexts=("causal", "block"), exact=True, needs="schedule=static", final=True, paper="FreeDave")
 # What a pass fills: positions with their tokens.
 Fill = dict[int, int]
 Lines = dict[int, Line]
