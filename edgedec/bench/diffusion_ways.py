@@ -16,6 +16,8 @@ from edgedec.diffusion.words import OFF, SEAMS, parse_diffusion
 from edgedec.errors import EdgedecError
 
 COUNTS = (1, 2, 3, 4, 6)
+# Ways of fitting that are given a form or a grammar.
+_FORMS = "fixed", "grammar"
 
 
 def static(count: int) -> str:
@@ -32,7 +34,7 @@ def every_way(host: DiffusionHost) -> tuple[list[str], dict[str, str]]:
         for name in family.names():
             needs = family.facts(name).needs
             words = f"{seam}={name}" + (f",{needs}" if needs else "")
-            if seam == "fits" and name != "front":
+            if seam == "fits" and name in _FORMS:
                 skipped[words] = f"--diffusion {words}: keeps a form, and the tasks have none"
                 continue
             try:

@@ -13,6 +13,7 @@ import pytest
 from edgedec.decoding.constraint import ConstraintSource
 from edgedec.diffusion.grammars import Grammar, GrammarPlace, grammar_of
 from edgedec.diffusion.grammars.places import shortest
+from edgedec.diffusion.grammars.rules import EMPTY, MOST, RuleBook
 from edgedec.diffusion.grammars.utf8 import inverted, sequences
 from edgedec.errors import UsageError
 
@@ -221,3 +222,38 @@ def test_texts_that_a_vocabulary_cannot_write_are_left_out() -> None:
     assert not any(member(grammar, text) for text in ("c", "ax", "d"))
     with pytest.raises(UsageError, match="no text follows"):
         grammar_of(Given("regex", "ax"), letters)  # type: ignore[arg-type]
+
+
+def test_a_string_holds_the_characters_that_json_has() -> None:
+    grammar = made("json schema", {"type": "string"})
+    for point in [*range(0x80), 0xE9, 0x20AC, 0x1F600]:
+        text = f'"{chr(point)}"'
+        try:
+            valid = json.loads(text) == chr(point)
+        except ValueError:
+            valid = False
+        assert member(grammar, text) == valid, hex(point)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 1), (2, 4), (3, None), (0, 0)])
+def test_an_array_has_as_many_items_as_its_schema_says(low: int, high: int | None) -> None:
+    limits = {"minItems": low} | ({} if high is None else {"maxItems": high})
+    grammar = made("json schema", {"type": "array", "items": {"type": "boolean"}, **limits})
+    for count in range(8):
+        text = json.dumps([True] * count, separators=(",", ":"))
+        assert member(grammar, text) == (low <= count <= (8 if high is None else high)), count
+
+
+def test_a_grammar_has_so_many_symbols_and_no_more() -> None:
+    """An alternative counts its symbols and its end."""
+    book = RuleBook("g")
+    byte = book.bytes_of([65])
+    book.define(book.name(), [byte * (MOST - 3), byte])
+    with pytest.raises(UsageError, match="has more than 20,000 symbols"):
+        book.define(book.name(), [EMPTY])
+    assert len(RuleBook("g").repeat(byte, MOST, MOST)) == MOST
+    with pytest.raises(UsageError, match="20001 times, which is too large"):
+        RuleBook("g").repeat(byte, MOST + 1, MOST + 1)
+    RuleBook("g").repeat(byte, 0, 10)
+    with pytest.raises(UsageError, match="10001 times, which is too large"):
+        RuleBook("g").repeat(byte, 0, MOST // 2 + 1)

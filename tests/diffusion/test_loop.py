@@ -64,7 +64,9 @@ def test_the_block_cache_is_exact(context: str, shift: bool, schedule: str) -> N
 def test_commits_are_fused_with_the_next_block() -> None:
     """Beyond the prompt each token runs once for its commit, and each pass runs its block: no call commits alone."""
     facts = facts_of("causal", True)
-    _, counts, context = decode(hashes(), facts, PROMPTS[0], "schedule=static", max_tokens=16)
+    runtime = hashes()
+    _, counts, context = decode(runtime, facts, PROMPTS[0], "schedule=static", max_tokens=16)
+    assert runtime.calls == counts.passes
     assert (counts.passes, counts.blocks) == (16, 4)
     assert counts.rows == len(PROMPTS[0]) + 12 + 4 * counts.passes
     assert context.cache.length == len(PROMPTS[0]) + 12

@@ -69,6 +69,7 @@ def test_a_block_grows_while_its_passes_are_unsure() -> None:
     canvas = Canvas([MASK] * 40, MASK, end=8)
     what = seen([0.5], [1])
     assert made.begin(canvas, 0) == 8
+    assert made.cut(what, Canvas([MASK] * 40, MASK, end=8, step=1)) == 8  # nothing was filled yet
     canvas.least = 0.1
     assert made.cut(what, canvas) == 8  # the first pass
     canvas.step, canvas.least = 1, 0.6
@@ -181,6 +182,16 @@ def test_branches_are_statics_text_in_fewer_passes(context: Any, shift: bool, st
         passes, fewer = (counts.passes, fewer) if "branches" not in words else (passes, counts.passes)
     assert passes == 32
     assert fewer <= 0.7 * passes
+
+
+def test_branches_stop_at_the_end_of_the_context() -> None:
+    facts, ids = DiffusionFacts(MASK, True, "causal", 8), PROMPTS[0]
+    for capacity in range(len(ids) + 9, len(ids) + 33, 4):
+        options = {"capacity": capacity, "max_tokens": capacity - len(ids)}
+        expected, _, _ = decode(hashes(), facts, ids, "schedule=static", **options)  # type: ignore[arg-type]
+        found, _, _ = decode(hashes(), facts, ids, "schedule=static,verify=branches:states=4", **options)  # type: ignore[arg-type]
+        assert ints(found) == ints(expected)
+        assert len(found) == capacity - len(ids)
 
 
 def test_branches_go_with_static_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.runner import run_loop
+from edgedec.diffusion.canvas import Canvas
+from edgedec.diffusion.fits.front import Front
 from edgedec.diffusion.host import DiffusionHost
 from edgedec.diffusion.loop import PassCounts, diffusion_loop
 from edgedec.diffusion.picking import Picker
-from edgedec.diffusion.seen import Line, see
+from edgedec.diffusion.seen import Line, SeenBlock, see
+from edgedec.diffusion.tracing import FillTrace
 from edgedec.diffusion.words import parse_diffusion
 from edgedec.runtime import Call, CallResult, Outputs, Rows, entropy_of, head_outputs
 from edgedec.testing.fake_runtime import FakeRuntime, tiny_spec
@@ -96,3 +100,83 @@ def test_a_text_may_begin_with_any_part_of_it_cached(context: Any, shift: bool, 
     loop = diffusion_loop(held, config, methods, facts, Stats(), PassCounts(), frozenset(), runtime.capabilities)
     expected, _, _ = decode(hashes(), facts, ids, max_tokens=10)
     assert list(map(int, run_loop(runtime, loop))) == list(map(int, expected))
+
+
+def filled_with(
+    runtime: FakeRuntime, facts: DiffusionFacts, words: str, **parts: Any
+) -> tuple[list[int], PassCounts, Any]:
+    """The tokens after 1 2 3, what its passes did and their record, with these parts instead of those of the words."""
+    context, counts, passes = Context([1, 2, 3], 3, runtime.new_cache(64)), PassCounts(), list[FillTrace]()
+    methods = replace(parse_diffusion(words, facts.context).make(DiffusionHost(facts, runtime.capabilities)), **parts)
+    config = GenerationConfig(max_tokens=12).override({"temperature": 0.0})
+    loop = diffusion_loop(context, config, methods, facts, Stats(), counts, frozenset(), runtime.capabilities, passes)
+    return list(map(int, run_loop(runtime, loop))), counts, passes
+
+
+class EarlyEnd:
+    """Blocks of four that end as early as they may, from a pass on."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def begin(self, canvas: Canvas, start: int) -> int:
+        return start + 4
+
+    def cut(self, seen: SeenBlock, canvas: Canvas) -> int:
+        return canvas.start if canvas.step >= self._step else canvas.end
+
+
+def test_a_block_ends_behind_its_first_masked_position_and_what_is_filled() -> None:
+    facts = DiffusionFacts(MASK, False, "causal", 4)
+    found, counts, _ = filled_with(hashes(), facts, "schedule=static,keep=block", blocks=EarlyEnd(0))
+    assert (len(found), counts.blocks, counts.passes, counts.filled) == (12, 12, 12, 12)
+    found, counts, passes = filled_with(hashes(), facts, "schedule=static,keep=block", blocks=EarlyEnd(1))
+    ends = dict[int, int]()
+    for each in passes:
+        position = each.fills[0][0]
+        if each.step == 0:
+            first = each.start + (position == each.start)  # masked after the first pass
+            ends[each.start] = min(max(first, position) + 1, each.start + 4)
+        elif each.step > 1:
+            assert each.end == ends[each.start]
+        assert position < ends[each.start]
+    assert len(found) == 12
+    assert any(end < start + 4 for start, end in ends.items())
+    assert sorted(ends)[1:] == [ends[start] for start in sorted(ends)][:-1]
+
+
+class Ranked(FakeRuntime):
+    """Token 0 is the best one everywhere, then 1, 2, …"""
+
+    def head(self, hidden: Any) -> Any:
+        return np.tile(-0.01 * np.arange(self.spec.vocab_size, dtype=np.float32), (len(hidden), 1))
+
+
+class One(Front):
+    """Only one token fits."""
+
+    strict = True
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
+        return token == self._token
+
+
+class Second:
+    """Chooses the second masked position."""
+
+    def choose(self, seen: SeenBlock, canvas: Canvas) -> Sequence[int]:
+        return seen.positions[:2][-1:].tolist()
+
+
+@pytest.mark.parametrize(("token", "second"), [(0, True), (31, True), (32, False), (57, False)])
+def test_so_many_tokens_are_tested_where_earlier_ones_are_masked(token: int, second: bool) -> None:
+    """The best 32; if none of them fits, the first masked position is filled, of which all are tested."""
+    runtime, facts = Ranked(tiny_spec(vocab_size=60)), DiffusionFacts(59, False, "causal", 4)
+    found, counts, passes = filled_with(runtime, facts, "keep=block", fits=One(token), schedule=Second())
+    assert found == [token] * 12
+    assert counts.passes == 12
+    first = [each.fills[0][0] - each.start for each in passes if each.step == 0]
+    assert first == [int(second)] * 3

@@ -31,7 +31,8 @@ class Delayed:
     def __init__(self, host: DiffusionHost, every: int) -> None:
         self._host, self._every = host, every
         self._kept = set[int]()
-        self._block, self._steps = (-1, -1), 0
+        self._block: tuple[int, int] | None = None
+        self._steps = 0
 
     def plan(self, canvas: Canvas, cache: Cache) -> PassPlan:
         block = canvas.start, len(canvas.tokens)

@@ -20,7 +20,7 @@ def make(host: DiffusionHost) -> WithoutCache:
 class WithoutCache:
     def __init__(self, host: DiffusionHost) -> None:
         self._rows, self._host = BlockRows(host), host
-        self._pass = (-1, -1)
+        self._pass: tuple[int, int] | None = None
 
     def plan(self, canvas: Canvas, cache: Cache) -> PassPlan:
         now = (canvas.start, canvas.step)
