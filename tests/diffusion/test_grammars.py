@@ -257,3 +257,8 @@ def test_a_grammar_has_so_many_symbols_and_no_more() -> None:
     RuleBook("g").repeat(byte, 0, 10)
     with pytest.raises(UsageError, match="10001 times, which is too large"):
         RuleBook("g").repeat(byte, 0, MOST // 2 + 1)
+
+
+def test_the_first_keyword_that_is_not_supported_is_named() -> None:
+    with pytest.raises(UsageError, match="exclusiveMinimum is not supported here"):
+        made("json schema", {"type": "integer", "multipleOf": 2, "exclusiveMinimum": 3})

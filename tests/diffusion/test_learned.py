@@ -13,7 +13,7 @@ from edgedec.bench.fill_schedule import Noted, _gradients, trained
 from edgedec.bundle.manifest import DiffusionFacts
 from edgedec.diffusion.canvas import Canvas
 from edgedec.diffusion.host import DiffusionHost
-from edgedec.diffusion.schedules.learned import FillNet, LearnedSchedule, features, make
+from edgedec.diffusion.schedules.learned import FillNet, LearnedSchedule, features, log_odds, make
 from edgedec.diffusion.seen import SeenBlock
 from edgedec.errors import UsageError
 from edgedec.runtime import Capabilities
@@ -45,6 +45,14 @@ def test_positions_above_the_value_are_filled_and_the_surest() -> None:
 def test_what_the_net_reads() -> None:
     canvas = Canvas([0] * 8 + [MASK] * 6, MASK, start=8, end=14)
     assert features(seen([0.2, 0.3, 0.4], [9, 11, 13]), canvas, 4).tolist() == [1, 0.2, 1, 0.3]
+
+
+def test_the_net_reads_log_odds_and_says_chances() -> None:
+    read = log_odds(np.array([0.5, 0.75, 0.97, 0.99, 1.0, 0.0]))
+    expected = [0, np.log(3) / 4, np.log(97 / 3) / 4, np.log(99) / 4, np.log(10001) / 4, -np.log(10001) / 4]
+    assert read == pytest.approx(expected, abs=4e-3)
+    said = FillNet(np.eye(3), np.zeros(3), np.eye(3), np.array([0.0, np.log(3), -900.0]))(np.full((1, 3), 0.5))
+    assert said[0] == pytest.approx([0.5, 0.75, 0.0])
 
 
 def test_gradients_are_those_of_differences() -> None:

@@ -20,6 +20,7 @@ from edgedec.diffusion.fits.front import Front
 from edgedec.diffusion.host import DiffusionHost
 from edgedec.diffusion.loop import PassCounts, diffusion_loop
 from edgedec.diffusion.picking import Picker
+from edgedec.diffusion.seams import Bridge
 from edgedec.diffusion.seen import Line, SeenBlock, see
 from edgedec.diffusion.tracing import FillTrace
 from edgedec.diffusion.words import parse_diffusion
@@ -180,3 +181,19 @@ def test_so_many_tokens_are_tested_where_earlier_ones_are_masked(token: int, sec
     assert counts.passes == 12
     first = [each.fills[0][0] - each.start for each in passes if each.step == 0]
     assert first == [int(second)] * 3
+
+
+class Bridged(One):
+    """No token fits anywhere; a gap is filled with one that was not predicted."""
+
+    def bridge(self, canvas: Canvas, front: int) -> Bridge:
+        return Bridge(front, front + 1, (7,))
+
+
+def test_a_gap_that_no_token_fills_is_on_record_where_it_was_bridged() -> None:
+    facts = DiffusionFacts(MASK, False, "causal", 4)
+    found, counts, passes = filled_with(hashes(), facts, "schedule=static,keep=block", fits=Bridged(-1))
+    assert found == [7] * 12
+    assert (counts.passes, counts.filled) == (12, 12)
+    assert [each.moves for each in passes] == [[Bridge(at, at + 1, (7,))] for at in range(3, 15)]
+    assert not any(each.fills for each in passes)

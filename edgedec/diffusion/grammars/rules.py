@@ -124,7 +124,7 @@ class RuleBook:
             for rule, alternatives in enumerate(self._rules):
                 able = [each for each in alternatives or () if all(self._may(s, found) for s in each)]
                 least = min((sum(_least(s, found) for s in each) for each in able), default=None)
-                if least is not None and least < found.get(rule, least + 1):
+                if least is not None and (rule not in found or least < found[rule]):
                     found[rule], more = least, True
         return found
 

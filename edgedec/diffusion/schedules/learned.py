@@ -55,7 +55,7 @@ class FillNet:
     def __call__(self, p: Floats) -> Floats:
         """The chance that each position has its final token [n, size], from probabilities [n, size]."""
         logits = np.maximum(log_odds(p) @ self.w1 + self.b1, 0) @ self.w2 + self.b2
-        found: Floats = 1 / (1 + np.exp(-np.clip(logits, -60, 60)))
+        found: Floats = (1 + np.tanh(logits / 2)) / 2
         return found
 
     @classmethod
