@@ -90,6 +90,7 @@ SMALLER = [
     (r"^edgedec bench spec(?! --as| --sweep)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
     (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench diffusion(?! --texts)", "edgedec bench diffusion --limit 1 -n 8"),
+    (r"--limit 6 -n 32", ""),
     (r"^edgedec bench search( --limit 40)?", "edgedec bench search --limit 1 -n 8"),
     (r"^edgedec bench embed.*", "edgedec bench embed -m ./minilm --tokens 4 --texts 1,2 -r 1"),
     (r"^(edgedec (?:export|quantize) .*) --quality good", r"\1"),
