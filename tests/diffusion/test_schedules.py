@@ -151,10 +151,18 @@ def test_ascending_steps_are_powers_of_two() -> None:
 
 
 def test_dimple_follows_the_timetable_where_nothing_is_sure() -> None:
+    def count(masked: int, step: int, left: int, size: int = 8, **more: Any) -> int:
+        return len(chosen("dimple", seen([0.5] * masked, left=left, **more), canvas(step, size)))
+
+    assert [count(8, 0, left) for left in (1, 2, 3, 4, 8, 20)] == [8, 4, 2, 2, 1, 1]
+    assert [count(masked, 1, 3) for masked in (6, 5, 4, 3, 2, 1)] == [2, 1, 2, 1, 2, 1]  # levels 6 4 2 0
+    assert [count(20, step, 8 - step, 32) for step in range(8)] == [4, 4, 4, 4, 8, 12, 16, 20]  # before and behind
+    assert [count(8, step, 0) for step in (0, 1, 6, 7, 9)] == [1, 2, 7, 8, 8]  # as many passes as positions
+    assert [count(masked, 2, 0) for masked in (6, 5, 1)] == [1, 1, 1]
+    assert (count(7, 0, 4, given=1), count(5, 1, 3, given=1)) == (1, 1)  # one is filled anyway
     what = seen([0.5 + i / 100 for i in range(8)])
-    assert [len(chosen("dimple", seen([0.5] * 8, left=left))) for left in (1, 2, 3, 4, 8, 20)] == [8, 4, 2, 2, 1, 1]
     assert chosen("dimple", what, canvas(0, 8)) == [7]
-    assert chosen("dimple", what, canvas(6, 8)) == [4, 5, 6, 7]
+    assert chosen("dimple", what, canvas(3, 8)) == [4, 5, 6, 7]
 
 
 def test_entropy_counts_the_distance_to_the_front() -> None:
