@@ -262,3 +262,12 @@ def test_a_grammar_has_so_many_symbols_and_no_more() -> None:
 def test_the_first_keyword_that_is_not_supported_is_named() -> None:
     with pytest.raises(UsageError, match="exclusiveMinimum is not supported here"):
         made("json schema", {"type": "integer", "multipleOf": 2, "exclusiveMinimum": 3})
+
+
+@pytest.mark.parametrize("pattern", [r"\s", r"\S", r"\d", r"\D", r"\w", r"\W", ".", r"[\d_]", r"[^\s\w]"])
+def test_classes_of_characters_are_those_of_python(pattern: str) -> None:
+    """In ASCII, where readers of patterns agree."""
+    grammar = made("regex", pattern)
+    for point in range(0x80):
+        expected = re.fullmatch(pattern, chr(point), re.ASCII) is not None
+        assert member(grammar, chr(point)) == expected, hex(point)

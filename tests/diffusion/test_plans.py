@@ -44,6 +44,7 @@ class Planned:
         plan: PassPlan = self.keep.plan(canvas, cast(Cache, self.cache))
         run = plan.rows.positions.tolist()
         assert plan.rows.tokens.tolist() == [canvas.tokens[i] for i in run]
+        assert plan.rows.parents.tolist() == list(range(-1, len(run) - 1))
         self.cache.length += len(plan.commit)
         assert not plan.shown or plan.logits_from + len(plan.shown) == len(run)
         self.groups = [] if plan.rows.groups is None else plan.rows.groups.tolist()
