@@ -98,7 +98,7 @@ class FitRule(Protocol):
         ...
 
     def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
-        """Whether one of them may stand there."""
+        """Whether one of the candidates that were found last may stand there."""
         ...
 
     def replaced(self, canvas: Canvas, seen: SeenBlock) -> list[int]:

@@ -40,11 +40,11 @@ def make(
 
 class GrammarFit(FormFit):
     """`_place`: after the tokens that were delivered; `_timely`: whether the canvas can end in time as it
-    is; `_before`: the last position that candidates were found for, and the place before it."""
+    is; `_before`: the place before the position that candidates were found for last."""
 
     _place: GrammarPlace
     _timely = False
-    _before: tuple[int, GrammarPlace | None] = (-1, None)
+    _before: GrammarPlace | None = None
 
     def __init__(self, host: DiffusionHost, form: tuple[int, ...]) -> None:
         super().__init__(form, host.facts.mask)
@@ -81,7 +81,7 @@ class GrammarFit(FormFit):
         parts, whole, room = self._rest(canvas, front)
         end = None if whole or room < 0 else self._place.after(parts)
         self._timely = end is not None and end.need <= room
-        self._before = position, left
+        self._before = left
         if left is not None:
             allowed = np.array([left.allowed >> value & 1 for value in range(256)] + [0], bool)
             first = self._bytes.first
@@ -92,9 +92,7 @@ class GrammarFit(FormFit):
     def fits(self, canvas: Canvas, front: int, position: int, token: int) -> bool:
         if token in self._ends or self._over(canvas, front, position):
             return True
-        at, left = self._before
-        left = left if at == position else self._left(canvas, front, position)
-        after = None if left is None else left.after([self._bytes.of[token]])
+        after = None if self._before is None else self._before.after([self._bytes.of[token]])
         return after is not None and self._completes(canvas, position + 1, after)
 
     def bridge(self, canvas: Canvas, front: int) -> Bridge:
