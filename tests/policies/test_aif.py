@@ -131,7 +131,7 @@ def test_a_planted_patch_stays_in_sight() -> None:
 
 
 def test_it_is_the_largest_look_that_counts_not_the_sum() -> None:
-    """Row 10 is looked at by one row of text, mostly in block 2; row 11 by each a little in block 2, once in block 0: by
+    """Row 10: one row of text looks at it, mostly in block 2. Row 11: each does a little in block 2, one in block 0: by
     sums over the rows its entropy would be the lower one."""
     paid = {b: pays(2, 209, {}) for b in (0, 2, 4)}
     paid[2][:, 195, 10] = 0.9
