@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 from time import perf_counter
 from typing import Any
 
 from edgedec.bench.diffusion import AnsweredTask
 from edgedec.bench.list_tasks import NAMES
+from edgedec.bench.search_budgets import at_tokens
 from edgedec.diffusion.words import OFF
 from edgedec.model import Model
 from edgedec.sampling import Sampling
@@ -22,6 +24,8 @@ from edgedec.sampling import Sampling
 GREEDY, SAMPLED, SEED = "greedy", "sampled", 5
 # Standard deviations of a 95% interval.
 _Z = 1.96
+# Tasks by which the tokens of a search are measured.
+_FEW = 6
 
 
 @dataclass
@@ -82,6 +86,23 @@ def compare(
             _add(cost, model, way, task, _options(way, longest, temperature, scored, SEED + done))
     progress(len(tasks), len(tasks))
     return found
+
+
+def at_equal_tokens(
+    model: Model, ways: Sequence[str], tasks: Sequence[AnsweredTask], longest: int, temperature: float, tokens: int
+) -> list[str]:
+    """The ways, the searches among them with as many texts as draw about `tokens` tokens for each of the first few
+    tasks."""
+    few = tasks[:_FEW]
+
+    @cache
+    def measured(way: str) -> float:
+        cost = SearchCost()
+        for i, task in enumerate(few):
+            _add(cost, model, way, task, _options(way, longest, temperature, False, SEED + i))
+        return cost.tokens / max(cost.texts, 1)
+
+    return [way if way in (GREEDY, SAMPLED) else at_tokens(way, tokens, measured) for way in ways]
 
 
 def _options(way: str, longest: int, temperature: float, scored: bool, seed: int) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def batch(
     model: o.ModelName = "nano",
     rows: RowFlags,
     generation: o.GenerationFlags,
+    several: o.ChoiceFlags,
     seed: Annotated[
         int | None,
         typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; random if left out."),
@@ -115,7 +116,7 @@ def batch(
 ) -> None:
     """Continue many texts: from a file, to a file.
 
-    A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
+    A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, n, stop,
     json_schema, regex, choices, processors, fuse, …); other columns come back with its result. Stopped at any moment,
     the same command continues.
 
@@ -136,7 +137,12 @@ def batch(
         Path(source),
         out,
         Defaults(
-            generation.config(opened), constraint, column=rows.column, processors=shaping.processors, fuse=shaping.fuse
+            generation.config(opened),
+            constraint,
+            column=rows.column,
+            processors=shaping.processors,
+            fuse=shaping.fuse,
+            choices=several.choices,
         ),
         worker.about(opened),
         seed=seed,

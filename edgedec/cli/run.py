@@ -12,6 +12,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._drafting import warn_unused
 from edgedec.cli._output import print_json
+from edgedec.cli._several import Several
 from edgedec.cli._stream import Generation, describe, stats_line
 from edgedec.cli._timings import Stopwatch, about
 from edgedec.errors import UsageError
@@ -46,6 +47,7 @@ def run(
     model: o.ModelName = "nano",
     source: o.PromptFlags,
     generation: o.SeededGeneration,
+    several: o.ChoiceFlags,
     must: o.ConstraintFlags,
     shaping: o.ShapingFlags,
     machine: o.MachineFlags,
@@ -68,9 +70,13 @@ def run(
     Examples:
       edgedec run -p "Once upon a time" -n 200 --seed 7
       edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --spec off --stats
+      edgedec run -p "Once upon a time" -n 40 --temp 0.8 --n-cmpl 3
       echo "The cat" | edgedec run --json --logprobs 3
     """
     report.check()
+    choices = several.choices
+    if choices.texts > 1:
+        _check_several(session, learn)
     saved = _saved(session)
     text = source.text() if saved is None else source.text_or_none()
     clock = Stopwatch(report.verbose)
@@ -84,6 +90,9 @@ def run(
         config = o.with_seed(config)
     else:  # it has its random state, which a new seed would discard
         live.load(saved)
+    if choices.texts > 1:
+        _write_several(Several(live, config, choices), source.text(), report)
+        return
     made = Generation(live, config)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
@@ -95,6 +104,19 @@ def run(
         clock.generated(live.stats)
         report.show_stats(made)
     warn_unused(speculate, made.stats())
+
+
+def _check_several(session: Path | None, learn: bool) -> None:
+    """UsageError for flags that go with one text only."""
+    for flag in [*(["--session"] if session else []), *(["--learn"] if learn else [])]:
+        raise UsageError(f"{flag}: keeps one text; leave out --n-cmpl and --best-of")
+
+
+def _write_several(texts: Several, prompt: str, report: ReportFlags) -> None:
+    ids = texts.session.model.tokenizer.encode(prompt)
+    texts.write(ids, prompt, not report.no_echo, report.json)
+    if (report.stats or report.verbose) and not report.json:
+        print(texts.stats_line(), file=sys.stderr)
 
 
 def _saved(session: Path | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -60,11 +60,11 @@ class Context:
             rng = np.random.default_rng()
             rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
-        own = vars(self)
-        text = (self.ids, len(self.ids)) if "ids" in own else own["_text"]
-        twin = replace(self, ids=[], cache=self.cache.fork(), rng=rng, policy=policy, hooks=NO_HOOKS)
-        del twin.ids
-        vars(twin)["_text"] = text
+        own = dict(vars(self))
+        text = (self.ids, len(self.ids)) if own.pop("ids", None) is not None else own["_text"]
+        own |= {"cache": self.cache.fork(), "rng": rng, "policy": policy, "hooks": NO_HOOKS, "_text": text}
+        twin = Context.__new__(Context)
+        vars(twin).update(own)  # beams make forks in every step
         return twin
 
     if not TYPE_CHECKING:  # to mypy, any attribute of a class with this method exists

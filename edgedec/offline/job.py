@@ -16,7 +16,7 @@ from edgedec.fusion import make_shaping
 from edgedec.offline.journal import Entry, Journal
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.reading import Row, format_of, length, reading
-from edgedec.offline.row import Defaults, RowRequest, RowResult
+from edgedec.offline.row import ONE, Defaults, RowRequest, RowResult
 from edgedec.offline.runner import BatchRunner
 from edgedec.offline.writing import write
 from edgedec.search import check_search
@@ -174,6 +174,7 @@ class BatchJob:
             about["processors"] = self.defaults.processors
         if self.defaults.fuse:
             about["fuse"] = self.defaults.fuse
+        about |= {name: value for name, value in vars(self.defaults.choices).items() if value != vars(ONE)[name]}
         return {
             "input": {"format": self._format(), "size": self._size()},
             "about": {name: _plain(value) for name, value in about.items()},

@@ -16,16 +16,15 @@ from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS
 from edgedec.errors import UsageError
 from edgedec.offline.row import Out, RowResult
+from edgedec.search.choices import CHOICES
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _FINISH = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
-_READ = {*OPTIONS, *given.fields(), given.STRUCTURED, "processors", "fuse", "diffusion", "response_format"}
+_READ = {*OPTIONS, *CHOICES, *given.fields(), given.STRUCTURED, "processors", "fuse", "diffusion", "response_format"}
 # Fields without effect here.
 _PASSED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 # Fields that are accepted with values that change nothing.
 _IDLE: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
     "stream": (False,),
     "logprobs": (False,),
     "echo": (False,),
@@ -58,7 +57,7 @@ def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
         elif name not in _READ | _PASSED | most | {"messages" if chat else "prompt"}:
             raise UsageError(f"{name}: is not supported in a batch")
     own = ("processors", "fuse", "diffusion")
-    found = {name: body[name] for name in (*OPTIONS, *own, *sorted(most)) if name in body}
+    found = {name: body[name] for name in (*OPTIONS, *CHOICES, *own, *sorted(most)) if name in body}
     if "max_completion_tokens" in found:
         found["max_tokens"] = found.pop("max_completion_tokens")
     return found
@@ -120,19 +119,20 @@ def _refusal(message: str) -> Out:
 
 
 def _answer(name: str, chat: bool, result: RowResult) -> Out:
-    finish = _FINISH.get(result.finish, "stop")
-    choice: Out = {"index": 0}
-    if chat:
-        choice["message"] = {"role": "assistant", "content": result.text, "refusal": None}
-    else:
-        choice["text"] = result.text
     return {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
         "object": "chat.completion" if chat else "text_completion",
-        "choices": [{**choice, "logprobs": None, "finish_reason": finish}],
+        "choices": [_choice(index, chat, one) for index, one in enumerate(result.texts)],
         "usage": {
             "prompt_tokens": result.prompt,
-            "completion_tokens": result.generated,
-            "total_tokens": result.prompt + result.generated,
+            "completion_tokens": result.written,
+            "total_tokens": result.prompt + result.written,
         },
     }
+
+
+def _choice(index: int, chat: bool, text: RowResult) -> Out:
+    finish = {"logprobs": None, "finish_reason": _FINISH.get(text.finish, "stop")}
+    if chat:
+        return {"index": index, "message": {"role": "assistant", "content": text.text, "refusal": None}, **finish}
+    return {"index": index, "text": text.text, **finish}

@@ -16,6 +16,7 @@ from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json
 from edgedec.processors import check_processors
+from edgedec.search.choices import CHOICES
 from edgedec.search.making import needs_operator
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 # The columns of logits processors and fusions, in words or as JSON, and of how a diffusion model decodes.
 PROCESSORS, FUSE, DIFFUSION = "processors", "fuse", "diffusion"
-RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
+RESULTS = ("row", "text", "texts", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
 _KEPT = 16
+# Between the seeds of the texts of a row that names none: more than there are rows, so that no two texts draw alike.
+_STRIDE = 1 << 20
 
 
 class RequestParser:
@@ -44,7 +47,9 @@ class RequestParser:
         if error:
             return RowRequest(write, error=error)
         try:
-            return self.request(number, write, self._ids(data), data, _constraint(data))
+            request = self.request(number, write, self._ids(data), data, _constraint(data))
+            request.choices.check(request.config)
+            return request
         except EdgedecError as wrong:
             return RowRequest(write, error=str(wrong))
 
@@ -73,7 +78,7 @@ class RequestParser:
         if runs := options.get("search") and needs_operator(options["search"]):
             raise UsageError(f"search: {runs} runs a program or opens a file: name it by --search, not in a row")
         config = self.defaults.config.override(options)
-        if config.sampling.temperature > 0 and "seed" not in options:
+        if own := "seed" not in options and config.sampling.temperature > 0:
             config = config.override({"seed": (self.defaults.seed + number) % 2**32})
         processors = data.get(PROCESSORS, self.defaults.processors)
         if PROCESSORS in data:
@@ -81,8 +86,9 @@ class RequestParser:
         fuse = data.get(FUSE, self.defaults.fuse)
         if FUSE in data:
             check_fusion(fuse, COMMANDS, "in a row; give it with --fuse instead")
-        form = constraint[:2] if constraint else self.defaults.constraint
-        return RowRequest(write, ids, config, form, processors, fuse, self._diffusion(data))
+        form, choices = constraint[:2] if constraint else self.defaults.constraint, self.defaults.choices.given(data)
+        stride = _STRIDE if own else 1
+        return RowRequest(write, ids, config, form, processors, fuse, self._diffusion(data), choices, stride)
 
     def _diffusion(self, data: Mapping[str, Any]) -> str | None:
         """How the row's text is decoded; UsageError for what the model cannot be decoded with."""
@@ -124,7 +130,7 @@ class RequestParser:
 
 def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
     """A function that writes the row's number, its columns that are not options, and the result."""
-    known = {*OPTIONS, *given.text_options(), PROCESSORS, FUSE, DIFFUSION, column, "messages"}
+    known = {*OPTIONS, *given.text_options(), PROCESSORS, FUSE, DIFFUSION, *CHOICES, column, "messages"}
     kept: Out = {}
     for name, value in data.items():
         if name not in known:
@@ -135,11 +141,17 @@ def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowR
     def write(result: RowResult) -> Out:
         if result.error:
             return {"row": number, **kept, "error": result.error}
-        out = {"row": number, **kept, "text": result.text, "finish_reason": result.finish}
-        out |= {"prompt_tokens": result.prompt, "generated_tokens": result.generated}
-        return out if result.seed is None else {**out, "seed": result.seed}
+        if not result.others:
+            return {"row": number, **kept, **_text(result, prompt_tokens=result.prompt)}
+        return {"row": number, **kept, "texts": [_text(one) for one in result.texts], "prompt_tokens": result.prompt}
 
     return write
+
+
+def _text(result: RowResult, **more: int) -> Out:
+    """One text of a row."""
+    out = {"text": result.text, "finish_reason": result.finish, **more, "generated_tokens": result.generated}
+    return out if result.seed is None else {**out, "seed": result.seed}
 
 
 def _constraint(data: Mapping[str, Any]) -> GivenConstraint | None:

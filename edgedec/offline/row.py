@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import UsageError
 from edgedec.plugins import Words
+from edgedec.search.choices import Choices
 
 Out = dict[str, Any]
+ONE = Choices()
 
 
-class RowResult(NamedTuple):
-    """The text of a row and its finish reason; `error` if there is no text."""
+@dataclass(frozen=True)
+class RowResult:
+    """The text of a row and its finish reason; `error` if there is no text. `score`: its mean log-probability;
+    `written`: the tokens of all texts of the row, those that are not given too; `others`: the texts after it."""
 
     text: str = ""
     finish: str = ""
@@ -22,6 +26,14 @@ class RowResult(NamedTuple):
     generated: int = 0
     seed: int | None = None
     error: str = ""
+    score: float = 0.0
+    written: int = 0
+    others: tuple[RowResult, ...] = ()
+
+    @property
+    def texts(self) -> tuple[RowResult, ...]:
+        """All texts of the row."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,8 @@ class RowRequest:
     """The generation request of a row, and `write`, which converts the result to a line of the output.
 
     `constraint`: its kind and text; `processors`, `fuse`: by name; `diffusion`: how a diffusion model decodes, None:
-    as the batch says; `error`: the reason if the row is invalid.
+    as the batch says; `choices`: how many texts; `stride`: between their seeds; `error`: the reason if the row is
+    invalid.
     """
 
     write: Callable[[RowResult], Out]
@@ -39,12 +52,15 @@ class RowRequest:
     processors: Words = ()
     fuse: Words = ()
     diffusion: str | None = None
+    choices: Choices = ONE
+    stride: int = 1
     error: str = ""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """The options of rows that do not set them. `seed`: row i draws with seed + i; `column`: of the prompt."""
+    """The options of rows that do not set them. `seed`: row i draws with seed + i; `column`: of the prompt; `choices`:
+    how many texts of each."""
 
     config: GenerationConfig = field(default_factory=GenerationConfig)
     constraint: tuple[str, str] | None = None
@@ -52,6 +68,7 @@ class Defaults:
     column: str = "prompt"
     processors: Words = ()
     fuse: Words = ()
+    choices: Choices = ONE
 
 
 def messages(given: object) -> list[dict[str, object]]:

@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
-from edgedec.errors import SessionError, UsageError
+from edgedec.errors import UsageError
 from edgedec.plugins import Opt
 from edgedec.policies import PolicyFacts, PolicyHost, PolicyState, TextSize
 from edgedec.policies._admission import whole_peak
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._images import Marks, check_images, marked, marks_state, of_images, restored_marks
 from edgedec.policies._options import Every, Observe, Window
 from edgedec.policies._pruned import Stage
 from edgedec.runtime import Adapter, Call, Hidden, Rows
@@ -51,11 +52,7 @@ def make(
     every: Every = 0,
     observe: Observe = 8,
 ) -> Vision:
-    if not host.images:
-        raise UsageError(
-            "--cache vision: this model reads no images, so a text has no rows of them to drop; for text use another "
-            "policy, such as snapkv"
-        )
+    check_images("vision", host.images)
     looks = looks_of("vision", Looks(window, every, observe))
     layers = host.spec.n_layers
     layer = layer or max(1, round(_DEPTH * layers))
@@ -70,19 +67,17 @@ class Vision(Eviction):
     ) -> None:
         super().__init__(host, budget, looks)
         self._rate, self._text, self._cut = rate, text, host.spec.span(0, layer)[-1] + 1
-        self._images: tuple[tuple[int, int], ...] = ()
+        self._images: Marks = ()
 
     def mark(self, start: int, stop: int) -> None:
         """Mark the rows at positions from `start` to before `stop` as an image."""
-        if not 0 <= start < stop:
-            raise UsageError(f"--cache vision: image rows {start} to {stop}: needs at least one row")
-        self._images = (*self._images, (start, stop))
+        self._images = marked("vision", self._images, start, stop)
 
     def read_rows(
         self, cache: Cache, rows: Rows, most: int, adapter: Adapter | None = None
     ) -> Generator[Call, Any, None]:
         """Read a prompt given as rows, fewer of them above the layer; commits them and decides."""
-        n, image = len(rows), self._of_image(rows.positions)
+        n, image = len(rows), of_images(self._images, rows.positions)
         keep = n - int(image.sum()) + int(np.ceil(self._rate * image.sum()))
         lower = Stage(range(self._cut), rows, None)
         yield from lower.run(cache, most, self.window, True, adapter)
@@ -99,7 +94,7 @@ class Vision(Eviction):
 
     def decide(self, cache: Cache) -> None:
         for b in self.spec.attention:
-            image = self._of_image(cache.positions(b))
+            image = of_images(self._images, cache.positions(b))
             total = sum(min(stop, cache.length) - start for start, stop in self._images if start < cache.length)
             scores, gone = self.score(cache, b), [self._least(b, cache, image, self.budget.value * total, 0)]
             if self._text < 1:
@@ -118,27 +113,17 @@ class Vision(Eviction):
         at = np.flatnonzero(these)
         return at[dropped(self.score(cache, block)[at], max(LEAST, int(np.ceil(keep))), 0, recent)]
 
-    def _of_image(self, positions: Ints) -> NDArray[np.bool_]:
-        found = np.zeros(len(positions), bool)
-        for start, stop in self._images:
-            found |= (positions >= start) & (positions < stop)
-        return found
-
     def reset(self) -> None:
         super().reset()
         self._images = ()
 
     def state(self) -> PolicyState:
-        marks = {"images": np.array(self._images, np.int64).reshape(-1, 2)} if self._images else {}
-        return {**super().state(), **marks}
+        return {**super().state(), **marks_state(self._images)}
 
     def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
-        marks = state.get("images", np.zeros((0, 2), np.int64))
-        good = marks.ndim == 2 and marks.shape[1] == 2 and marks.dtype == np.int64
-        if not good or not ((marks[:, 0] >= 0) & (marks[:, 0] < marks[:, 1])).all():
-            raise SessionError("images: the saved state is not of cache policy vision")
-        super().restore({name: array for name, array in state.items() if name != "images"}, cache)
-        self._images = tuple((int(start), int(stop)) for start, stop in marks)
+        marks, rest = restored_marks("vision", state)
+        super().restore(rest, cache)
+        self._images = marks
 
 
 def merge_neighbours(embeddings: Hidden, alike: float) -> tuple[Hidden, Floats]:

@@ -9,6 +9,18 @@ from edgedec.prompting.cheatsheet import Cheatsheet
 from edgedec.prompting.plans import Planned, planned
 from edgedec.prompting.pool import PromptPool
 from edgedec.prompting.rounds import Attempt, improved
-from edgedec.prompting.together import gen_each
+from edgedec.prompting.together import WrittenText, gen_each, several
 
-__all__ = ["Ask", "Attempt", "Cheatsheet", "Planned", "PromptPool", "asker", "gen_each", "improved", "planned"]
+__all__ = [
+    "Ask",
+    "Attempt",
+    "Cheatsheet",
+    "Planned",
+    "PromptPool",
+    "WrittenText",
+    "asker",
+    "gen_each",
+    "improved",
+    "planned",
+    "several",
+]

@@ -16,7 +16,7 @@ Worked example, width 2, "e" ends, penalty 1, after "a" (-1.0) and "b" (-1.2):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -43,7 +43,7 @@ class _Candidate(NamedTuple):
     score: float
     parent: int
     token: int
-    end: str
+    end: str = ""
 
 
 class Beams:
@@ -62,26 +62,33 @@ class Beams:
     def step(self, following: Sequence[NextTokens], less: Mapping[int, float] = NO_PENALTY) -> list[int]:
         """Go on by one token. following: the next tokens of each running text, `looked_at` of them and as many more as
         `less` has; less: taken from the log-probabilities of some. Returns the tokens of the texts that run on."""
-        found = self._candidates(following, less)
+        chosen, ended = list[_Candidate](), list[_Candidate]()
+        for rank, one in enumerate(self._candidates(following, less)):
+            if not (end := self._end_of(one.parent, one.token)):
+                chosen.append(one)
+            elif rank < self._rule.width:
+                ended.append(one._replace(end=end))
+            if len(chosen) == self._rule.width:
+                break
         full = len(self.ended) == self._rule.width
-        if not (full and self._rule.early == "true"):
-            self._end([one for one in found[: self._rule.width] if one.end], following)
-        chosen = [one for one in found if not one.end][: self._rule.width]
+        if ended and not (full and self._rule.early == "true"):
+            self._end(ended, following)
         self._run_on(chosen, following)
         self._room.counts.tokens += len(chosen)
         self._judge()
         return [one.token for one in chosen]
 
-    def _candidates(self, following: Sequence[NextTokens], less: Mapping[int, float]) -> list[_Candidate]:
-        tokens = np.array([token for nexts in following for token in nexts.ids], np.int64)
-        parents = np.repeat(np.arange(len(following)), [len(nexts.ids) for nexts in following])
-        scores = np.array([logp for nexts in following for logp in nexts.logps], np.float64)
-        scores += np.array([branch.logp for branch in self.running])[parents]
+    def _candidates(self, following: Sequence[NextTokens], less: Mapping[int, float]) -> Iterator[_Candidate]:
+        """The `looked_at` best continuations, the best first."""
+        counts = [len(nexts.ids) for nexts in following]
+        tokens = np.concatenate([nexts.ids for nexts in following]).astype(np.int64)
+        parents = np.arange(len(following)).repeat(counts)
+        scores = np.concatenate([nexts.logps for nexts in following])
+        scores += np.array([branch.logp for branch in self.running]).repeat(counts)
         for token, amount in less.items():
             scores[tokens == token] -= amount
         order = np.lexsort((tokens, parents, -scores))[: self.looked_at]
-        found = zip(scores[order].tolist(), parents[order].tolist(), tokens[order].tolist(), strict=True)
-        return [_Candidate(score, parent, token, self._end_of(parent, token)) for score, parent, token in found]
+        return map(_Candidate, scores[order].tolist(), parents[order].tolist(), tokens[order].tolist())
 
     def _end_of(self, parent: int, token: int) -> str:
         """Why a token ends its text; "" if it does not."""

@@ -72,6 +72,8 @@ class Branch:
         context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
         stream = None if self.stream is None else self.stream.fork()
         twin = Branch(context, config, self.ends, self.streams, stream, path, 0, list(self.tokens))
+        if self._chain is not None and not len(self._chain):  # without processors it has no state
+            twin._chain = self._chain
         twin.logp, twin.weight, twin.value, twin.finish = self.logp, self.weight, self.value, self.finish
         return twin
 

@@ -27,8 +27,8 @@ class NextTokens:
     """The likeliest next tokens of a branch, the best first: ids and their log-probabilities after the processors, as
     many as have any. scores: those of all tokens [vocab], None if only the best were computed; logits: the model's."""
 
-    ids: list[int]
-    logps: list[float]
+    ids: Sequence[int]
+    logps: Sequence[float]
     scores: Floats | None = None
     logits: Logits | None = None
 
@@ -44,9 +44,12 @@ def extend(
 ) -> Generator[Any, Any, list[NextTokens]]:
     """The k likeliest next tokens of each branch; its last token is then cached. whole: the scores of all tokens
     too."""
-    can = room.host.capabilities
-    results = yield from forwarded(room, branches, [outputs_of(branch, k, whole, can) for branch in branches])
+    can, best = room.host.capabilities, Outputs(top=k, logsum=True)
+    wanted = [outputs_of(branch, best, whole, can) for branch in branches]
+    results = yield from forwarded(room, branches, wanted)
     yield from _masks(room, branches)
+    if all(one is best for one in wanted) and (found := _best_of_each(results)) is not None:
+        return found
     return [next_tokens(branch.chain, result, k) for branch, result in zip(branches, results, strict=True)]
 
 
@@ -55,7 +58,8 @@ def forwarded(
 ) -> Generator[Any, Any, list[CallResult]]:
     """What one forward gives of the last token of each branch, which is then cached."""
     for branch in branches:
-        yield from _read(room, branch)
+        if not _is_read(branch):
+            yield from _read(room, branch)
     answers: list[Completed] = yield Together([_call(*each) for each in zip(branches, wanted, strict=True)])
     for branch, answer in zip(branches, answers, strict=True):
         context = branch.context
@@ -63,6 +67,12 @@ def forwarded(
         if context.policy is not None:
             context.policy.observe(context.cache, answer.result)
     return [answer.result for answer in answers]
+
+
+def _is_read(branch: Branch) -> bool:
+    """Whether all but the last token is cached, as it is after every step but where something forgot."""
+    context = branch.context
+    return context.policy is None and len(context.ids) == context.cache.length + 1 and not context.suit()
 
 
 def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
@@ -83,12 +93,13 @@ def _call(branch: Branch, outputs: Outputs) -> Call:
     return call if context.policy is None else context.policy.shape(call)
 
 
-def outputs_of(branch: Branch, k: int, whole: bool, can: Capabilities) -> Outputs:
-    """What a call has to give: the k best with the log-sum where these are all that is needed."""
+def outputs_of(branch: Branch, best: Outputs, whole: bool, can: Capabilities) -> Outputs:
+    """What a call has to give: `best`, the k best with the log-sum, where these are all that is needed."""
+    chain = branch.chain
+    if not len(chain):
+        return ALL_LOGITS if whole or branch.config.logprobs is not None or not can.logsum else best
     check_chain(branch)
-    if whole or len(branch.chain) or branch.config.logprobs is not None or not can.logsum:
-        return ALL_LOGITS
-    return Outputs(top=k, logsum=True)
+    return ALL_LOGITS
 
 
 def check_chain(branch: Branch) -> None:
@@ -107,6 +118,17 @@ def _masks(room: Room, branches: Sequence[Branch]) -> Generator[Waiting, None, N
     ready = [one for one in pending if one is not None]
     if not all(one() for one in ready):
         yield Waiting(lambda: all(one() for one in ready))
+
+
+def _best_of_each(results: Sequence[CallResult]) -> list[NextTokens] | None:
+    """`next_tokens` of results with the k best, all at once; None if a logit among them is not finite."""
+    ids = np.concatenate([result.ids for result in results if result.ids is not None])
+    if (ids < 0).any():
+        return None
+    scores = np.concatenate([result.scores for result in results if result.scores is not None]).astype(np.float64)
+    sums = [float(result.logsum[0]) for result in results if result.logsum is not None]
+    logps = scores - np.array(sums)[:, None]
+    return [NextTokens(*each) for each in zip(ids, logps, strict=True)]
 
 
 def next_tokens(chain: LogitsChain, result: CallResult, k: int, path: Sequence[int] = ()) -> NextTokens:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgedec.decoding.messages import Token
+from edgedec.search.choices import likelihood
 from edgedec.server.api import TextRequest
 from edgedec.server.calls import CallPiece, FunctionCall
 from edgedec.server.completions import Completion
@@ -85,8 +86,7 @@ class Choice:
     @property
     def score(self) -> float:
         """The mean log-probability of its tokens."""
-        known = [token.logprob for token in self.tokens if token.logprob is not None]
-        return sum(known) / len(known) if known else 0.0
+        return likelihood(self.tokens)
 
     def _close(self, event: EndEvent) -> TextDelta:
         check(event)

@@ -14,8 +14,9 @@ from edgedec import fusion, processors
 from edgedec.constraints import given
 from edgedec.decoding.config import OPTIONS
 from edgedec.plugins.about import schema as schema_of_family
+from edgedec.search.choices import MOST
 
-MOST_CHOICES = 128
+MOST_CHOICES = MOST
 
 
 def or_null(kind: str, **more: Any) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.search import FAMILY, parse_search
+from edgedec.search.choices import ranked
 from edgedec.search.host import SearchHost
 from edgedec.search.making import make_search, needs_operator
 from edgedec.server.errors import APIError
@@ -52,11 +52,7 @@ def of_choice(model: Model, config: GenerationConfig, choice: int, prompt: int, 
     tokens of all caches, 0: any. APIError 400 for a search that does not fit."""
     if not config.search:
         return config
-    name, options = parse_search(config.search)
-    if FAMILY.facts(name).fixed and choice:
-        options = {**options, "rank": options.get("rank", 0) + choice}
-        given = ",".join(f"{key}={value}" for key, value in options.items())
-        config = replace(config, search=f"{name}:{given}")
+    config = ranked(config, choice)
     host = SearchHost(model.runtime.capabilities, lambda: model.tokenizer, model.eos, config, model=model)
     try:
         width = make_search(host, config.search).width

@@ -48,6 +48,7 @@ OPTIONS = {
         OBSERVE,
         ("back", 16, 1, 64),
     ],
+    "aif": [("share", -1.0, -1, 1), ("window", 16, 1, 128)],
     "vision": [
         ("budget", 0.2, "over 0", 1),
         ("rate", 0.5, "over 0", 1),

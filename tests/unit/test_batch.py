@@ -321,7 +321,7 @@ def test_openai_lines(model: edgedec.Model, tmp_path: Path) -> None:
     rows = [
         line("a", completions, prompt="One day", max_tokens=5, temperature=0, n=1, stream=False),
         line("b", completions, prompt="One day", max_tokens=30, response_format=form),
-        line("c", completions, prompt="One day", best_of=2),
+        line("c", completions, prompt="One day", n=3, best_of=2),
         line("d", completions, prompt="One day", logprobs=2),
         line("e", "/v1/embeddings", input="One day"),
         line("f", chat, messages="Hello"),

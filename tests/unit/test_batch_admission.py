@@ -210,7 +210,8 @@ def test_a_prompt_that_was_read_is_indexed_in_whole_pages() -> None:
     assert indexed(31, range(31), n_prompt=30) == [16]
     assert indexed(34, range(33), n_prompt=32) == [32], "of the prompt only"
     assert indexed(48, range(48), n_prompt=47) == [32]
-    assert indexed(32, range(32), n_prompt=30) == []
+    assert indexed(36, range(37), n_prompt=30) == [16], "the call that read it verified a draft, too"
+    assert indexed(32, range(32), n_prompt=30, indexed=True) == []
     assert indexed(29, n_prompt=31) == []
     assert indexed(29, shares=False) == indexed(29, done=True) == indexed(29, verifying=True) == []
     # Another text that waits has so much more in common with it that whole pages are too few.

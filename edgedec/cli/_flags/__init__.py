@@ -3,6 +3,7 @@
 Those that verbs take together are groups: one parameter stands for all of them (see `groups.py`).
 """
 
+from edgedec.cli._flags.choices import ChoiceFlags
 from edgedec.cli._flags.constraints import ConstraintFlags
 from edgedec.cli._flags.device import DeviceWord
 from edgedec.cli._flags.diffusion import DiffusionWords
@@ -39,6 +40,7 @@ __all__ = [
     "KV",
     "MODEL_HELP",
     "CacheWords",
+    "ChoiceFlags",
     "ConstraintFlags",
     "CtxSize",
     "DeviceWord",

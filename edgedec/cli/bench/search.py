@@ -51,6 +51,15 @@ def search(
     temperature: Annotated[
         float, typer.Option("--temp", min=0.01, max=10, help="Of the texts that a search samples.")
     ] = 0.8,
+    tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens",
+            min=0,
+            metavar="N",
+            help="Give each search as many texts as draw about N tokens (measured on 6 tasks); 0: as it says.",
+        ),
+    ] = 0,
     form: Annotated[
         bool, typer.Option("--form", help="Score by the form of an answer, where a search takes a scorer.")
     ] = False,
@@ -58,22 +67,26 @@ def search(
 ) -> None:
     """Compare searches: how often the answer is right, with a 95% interval, tokens, forwards, scorer calls and time.
 
-    Compare ways at equal tokens a text: a search that writes eight texts has eight times the chances.
+    Compare ways at equal tokens a text (--tokens): a search that writes eight texts has eight times the chances.
 
     \b
     Examples:
       edgedec bench search
       edgedec bench search --search greedy --search best:n=8 --search beam:width=8 --limit 50
+      edgedec bench search --tokens 100
       edgedec bench search --texts questions.jsonl -n 200 --json
     """
     from edgedec.bench.diffusion import list_tasks, tasks_of
     from edgedec.bench.report import describe_opened
-    from edgedec.bench.search import compare
+    from edgedec.bench.search import at_equal_tokens, compare
 
     chosen = list_tasks(names(tasks), limit) if texts is None else tasks_of(texts)
     threads, opened = machine.used, machine.open(model)
+    taken = list(ways or _WAYS)
+    if tokens:
+        taken = at_equal_tokens(opened, taken, chosen, generate, temperature, tokens)
     with progress_bar(quiet=json) as show:
-        found = compare(opened, ways or _WAYS, chosen, generate, temperature, form, partial(show, "texts"))
+        found = compare(opened, taken, chosen, generate, temperature, form, partial(show, "texts"))
     costs = {way: cost.to_json() for way, cost in found.items()}
     report = {**describe_opened(opened, threads), "texts": len(chosen), "ways": costs}
     if json:

@@ -258,17 +258,16 @@ class Batch:
         self._shares.keep(job.owner for job in self._running)
 
     def _index_prompt(self, job: Job) -> None:
-        """Index a prompt that has just been read, so that other texts can continue from it: its whole pages, which
-        copies nothing, or all of it if a waiting text shares more than that."""
+        """Index a prompt as it is read, and once when it has been, so that other texts can continue from it: its whole
+        pages, which copies nothing, or all of it if a waiting text shares more than that."""
         context = job.context
-        read = context.n_prompt <= len(context.ids) <= context.n_prompt + 1 and not job.verifying
-        read = read and not (job.forks and job.indexed)  # a search stays at its prompt to its end
+        read = context.n_prompt <= len(context.ids) and not job.verifying and not job.indexed
         if job.shares and self._paged and not job.done and read:
             n = min(context.cache.length, context.n_prompt)
             whole = n // self._page * self._page
             waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))
             more = any(common(ids, context.ids) >= whole + self.prefixes.least for ids in waiting)
-            job.indexed = True
+            job.indexed = context.cache.length >= context.n_prompt - 1
             self._index(context, n if more else whole)
 
     def _drop_idle(self) -> bool:

@@ -35,7 +35,7 @@ class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error`: the error that ended it, if any.
     `need`: the tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: whether
     it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
-    created; `width`: how many sequences it counts as; `indexed`: other texts can find its prompt. `parked`: its
+    created; `width`: how many sequences it counts as; `indexed`: other texts can find its whole prompt. `parked`: its
     constraint is still computing the mask after its last token, or after drafted tokens (`verifying`), while the other
     jobs run. `offer`: the draft that it could run in the next call; `steps`: those that it runs instead of calls.
     `owner`: whose it is, where several share the rows of calls (`shares`).

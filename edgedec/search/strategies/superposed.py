@@ -29,6 +29,7 @@ from edgedec.decoding.messages import Token
 from edgedec.drafters.datastore import opened
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.plugins import Opt
+from edgedec.runtime import Outputs
 from edgedec.search.branch import Branch
 from edgedec.search.embeddings import KnownEmbeddings
 from edgedec.search.extending import NextTokens, forwarded, next_tokens, outputs_of
@@ -152,7 +153,7 @@ class SuperposedTexts:
         k, chain = 3 * self._rule.n, make_chain(carrier.rest(), room.context, room.ends)
         running, ended = [_Text([], stream=carrier.stream)], list[_Text]()
         while running and len(running[0].tokens) < room.most:
-            wanted = outputs_of(carrier, k, False, room.host.capabilities)
+            wanted = outputs_of(carrier, Outputs(top=k, logsum=True), False, room.host.capabilities)
             (result,) = yield from forwarded(room, [carrier], [wanted])
             laws = [next_tokens(chain, result, k, text.tokens) for text in running[: len(running) if len(chain) else 1]]
             running, over = self._step(room, running, laws)
