@@ -154,6 +154,20 @@ def test_rows_in_groups_are_no_chain() -> None:
     assert not Rows(chain.tokens, chain.positions, chain.parents, groups=np.array([0, 0])).is_chain
 
 
+def test_whole_texts_and_embedded_rows_by_hand() -> None:
+    values = np.arange(6, dtype=np.float64).reshape(3, 2)
+    for rows, tokens in ((Rows.text(np.array([5, 6, 7])), [5, 6, 7]), (Rows.text(None, values), [0, 0, 0])):
+        assert (rows.tokens.tolist(), rows.positions.tolist()) == (tokens, [0, 1, 2])
+        assert (rows.parents.tolist(), rows.groups.tolist()) == ([-1, 0, 1], [0, 0, 0])
+        assert (rows.first, rows.count, rows.is_text, rows.is_chain) == (0, 3, True, False)
+        assert rows.visible().all()
+    assert rows.embeddings.dtype == np.float32
+    assert rows.embeddings.tolist() == values.tolist()
+    rows = Rows.embedded(values, 4)
+    assert (rows.tokens.tolist(), rows.positions.tolist(), rows.parents.tolist()) == ([0, 0, 0], [4, 5, 6], [-1, 0, 1])
+    assert (rows.embeddings.tolist(), rows.is_chain, rows.is_text) == (values.tolist(), True, False)
+
+
 @pytest.mark.parametrize("parents", [[0], [-1, 1], [-1, 2, 0], [-2]])
 def test_a_parent_must_come_first(parents: list[int]) -> None:
     with pytest.raises(UsageError, match="does not come before"):
