@@ -123,10 +123,8 @@ class Latent(BasePolicy):
         if len(state) != 1 or known.shape != (3,) or known.dtype != np.int64 or known.min() < _NEVER:
             raise SessionError(f"the saved state is not of cache policy {self.name}")
         due, slot, length = known.tolist()
-        none = slot == length == _NEVER
-        if not none and not (
-            slot >= 0 and length <= cache.length and slot + self._n <= cache.slots(min(self.spec.attention))
-        ):
+        none, held = slot == length == _NEVER, min(cache.slots(block) for block in self.spec.attention)
+        if not none and not (slot >= 0 and length <= cache.length and slot + self._n <= held):
             raise SessionError(f"the saved state is not of cache policy {self.name}")
         self._due, self._slot, self._length = due, slot, length
 
