@@ -121,6 +121,9 @@ def test_stored_numbers_by_hand() -> None:
     packed = store(x, "int4", half)
     assert packed.tolist() == [[[(1 + 8) | (0 + 8) << 4, (7 + 8) | (-8 + 8) << 4]]]
     assert load(packed, "int4", half).tolist() == [[[0.5, 0, 3.5, -4]]]
+    odd = np.array([[[1.0, 1.5, -3.5, 2.5]]], np.float32)  # 2 3 -7 5: every bit of a nibble counts by itself
+    assert store(odd, "int4", half).tolist() == [[[10 | 11 << 4, 1 | 13 << 4]]]
+    assert load(store(odd, "int4", half), "int4", half).tolist() == odd.tolist()
     assert store(x, "f16", None).dtype == np.float16
     assert store(x, "f32", None).dtype == np.float32
     assert load(store(x, "f16", None), "f16", None).dtype == np.float32
