@@ -168,6 +168,18 @@ def test_much_is_proposed(name: str) -> None:
     assert play(a, b, np.random.default_rng(3), 11, 80) > 100
 
 
+@pytest.mark.parametrize("followers", [32, 33])
+def test_a_token_of_many_followers_is_left_out(followers: int) -> None:
+    """7 is followed 40 times by 8, once each by others, each time after another token: 40 of 40 + 31 + 2.6."""
+    a, b = pair("suffix", {}, 500)
+    after = [8] * 40 + list(range(100, 99 + followers))
+    ids = [token for i, follower in enumerate(after) for token in (200 + i, 7, follower)]
+    assert same(a, b, [*ids, 499, 7], 9, 0.0) == (1 if followers == 32 else 0)
+    draft = b.propose(reading([*ids, 499, 7]), 9, 0.0)
+    assert list(draft.tokens) == [8][: 33 - followers]  # type: ignore[union-attr]
+    assert list(draft.p) == pytest.approx([40 / 73.6][: 33 - followers])  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("name", "rows"), [("recycling", 20_000), ("trigram", 75_000), ("stand", 30_000)])
 def test_what_is_full_forgets_the_same(name: str, rows: int) -> None:
     """Beyond the bound of every table."""

@@ -135,6 +135,11 @@ def test_the_worked_example_of_select() -> None:
     part = Rows.embedded(values, 0).select([1, 2])
     assert part.embeddings is not None
     assert part.embeddings.tolist() == values[1:3].tolist()
+    later = Rows(*(np.array(x) for x in ([5, 6, 7, 8], [0, 1, 2, 3], [-1, 0, 1, 2])), first=2, embeddings=values[:2])
+    part = later.select([1, 3])
+    assert (part.first, part.count) == (1, 1)
+    assert part.embeddings is not None
+    assert part.embeddings.tolist() == values[1:2].tolist(), "of row 3, the second that is computed"
     grouped = Rows(part.tokens, part.positions, part.parents, groups=np.array([3, 4])).select([1])
     assert grouped.groups is not None
     assert grouped.groups.tolist() == [4]
