@@ -11,7 +11,7 @@ from edgedec.cache import HostCache, memory
 from edgedec.cache.base import MOST_ATTACHED, checked_drop, kv_bytes_per_token, slotted
 from edgedec.cache.formats import load, store
 from edgedec.cache.kv_code import Field, sources
-from edgedec.cache.kv_parts import KVParts, empty, fields
+from edgedec.cache.kv_parts import _HEADER, KVParts, empty, fields
 from edgedec.cache.memory import available_memory, cache_bytes, row_bytes, scale_bytes, tokens_that_fit
 from edgedec.cache.merging import NoMerging, checked_merge, merged
 from edgedec.cache.pending import PendingTree
@@ -168,6 +168,29 @@ def test_what_can_be_split() -> None:
     assert back.keys() == cache.save().keys()
     cache.drop(0, [3])
     assert KVParts.split(SPEC, "f32", cache.save()).rows == {}
+
+
+def test_states_of_the_engine_that_can_be_split() -> None:
+    """A header, then for each block its slots, whether they are named, and its rows: any other length stays whole."""
+    rows = [np.arange(2 * heads * 4 * width, dtype=np.uint8) for heads, width in ((3, 160), (2, 64))]
+
+    def saved(slots: int = 4, named: int = 0, cut: int = 0, more: int = 0) -> dict[str, np.ndarray]:
+        blocks = [np.concatenate([np.array([slots, named], "<i8").view(np.uint8), part]) for part in rows]
+        state = np.concatenate([np.arange(_HEADER, dtype=np.uint8), *blocks, np.zeros(more, np.uint8)])
+        return {"length": np.array([4]), "state": state[: len(state) - cut]}
+
+    parts = KVParts.split(SPEC, "native-f32", saved())
+    assert [part.tobytes() for part in parts.rows.values()] == [part.tobytes() for part in rows]
+    assert parts.joined()["state"].tobytes() == saved()["state"].tobytes()
+    last = rows[1].nbytes
+    for other in (
+        saved(5),
+        saved(3),
+        saved(named=1),
+        saved(more=1),
+        *(saved(cut=n) for n in (1, last, last + 1, last + 16)),
+    ):
+        assert KVParts.split(SPEC, "native-f32", other).rows == {}
 
 
 def test_slots_that_predict() -> None:

@@ -109,7 +109,9 @@ def test_what_reading_would_not_give_is_saved_whole(tmp_path: Path) -> None:
     assert read_file(tmp_path / "a")[0].policy == "h2o"
 
 
-@pytest.mark.parametrize(("cached", "capacity", "fits"), [(17, 19, True), (17, 18, False), (20, 20, True), (20, 19, False)])
+@pytest.mark.parametrize(
+    ("cached", "capacity", "fits"), [(17, 19, True), (17, 18, False), (20, 20, True), (20, 19, False)]
+)
 def test_a_text_fits_with_one_token_that_is_not_cached(tmp_path: Path, cached: int, capacity: int, fits: bool) -> None:
     save_context(tmp_path / "a", BUNDLE, read(cached), Learned(7), False)
     runtime = FakeRuntime(tiny_spec())
