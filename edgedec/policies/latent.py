@@ -1,4 +1,4 @@
-"""Adds latent cache entries that a trained coprocessor computes (Deliberation in Latent Space).
+"""Adds latent cache entries that a trained coprocessor computes; steps read more (Deliberation in Latent Space).
 
 Liu et al. 2024. After a prompt, trained rows read the whole cache through the model with the coprocessor's low-rank
 weights; what becomes of them goes through the model itself, as rows of no token, and their keys and values are attached

@@ -125,6 +125,22 @@ def test_a_text_fits_with_one_token_that_is_not_cached(tmp_path: Path, cached: i
     assert (loaded.ids, loaded.cache.length) == (TEXT, cached)
 
 
+def test_cache_policies_are_named(tmp_path: Path) -> None:
+    pruned, other = read(), fresh()
+    pruned.policy = SimpleNamespace(words="h2o", state=dict)  # type: ignore[assignment]
+    other.policy = SimpleNamespace(words="snapkv", state=dict)  # type: ignore[assignment]
+    save_context(tmp_path / "h2o", BUNDLE, pruned, Learned(7), False)
+    save_context(tmp_path / "whole", BUNDLE, read(), Learned(7), False)
+    runtime = FakeRuntime(tiny_spec())
+    for name, context, said in (
+        ("h2o", fresh(), "saved with cache policy h2o, this session has none; open it with --cache h2o"),
+        ("h2o", other, "saved with cache policy h2o, this session has snapkv; open it with --cache h2o"),
+        ("whole", other, "saved with the whole cache, this session has snapkv; open it with --cache full"),
+    ):
+        with pytest.raises(SessionError, match=said):
+            load_context(tmp_path / name, BUNDLE, runtime, context, Learned(1))
+
+
 def test_adapters_are_named(tmp_path: Path) -> None:
     adapted, other = read(), SimpleNamespace(digest="cd" * 32)
     adapted.adapter = other  # type: ignore[assignment]
