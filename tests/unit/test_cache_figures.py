@@ -10,7 +10,7 @@ import pytest
 from edgedec.cache import HostCache, memory
 from edgedec.cache.base import MOST_ATTACHED, checked_drop, kv_bytes_per_token, slotted
 from edgedec.cache.formats import load, store
-from edgedec.cache.kv_code import Field, sources
+from edgedec.cache.kv_code import Field, _deflated, sources
 from edgedec.cache.kv_parts import _HEADER, KVParts, empty, fields
 from edgedec.cache.memory import available_memory, cache_bytes, row_bytes, scale_bytes, tokens_that_fit
 from edgedec.cache.merging import NoMerging, checked_merge, merged
@@ -191,6 +191,16 @@ def test_states_of_the_engine_that_can_be_split() -> None:
         *(saved(cut=n) for n in (1, last, last + 1, last + 16)),
     ):
         assert KVParts.split(SPEC, "native-f32", other).rows == {}
+
+
+def test_long_planes_are_packed_if_a_sample_says_so() -> None:
+    """A sample of 4,096 bytes of which any is as frequent as any other: what follows is stored as it is, however
+    regular; up to four samples, all of it is tried."""
+    noise, field = np.random.default_rng(0).bytes(4096), Field(0, 2, 2, True)
+    for n in (4 * 4096, 4 * 4096 + 1):
+        plane = noise + bytes(n - 4096)
+        assert (_deflated(plane, field) == plane) is (n > 4 * 4096)
+        assert len(_deflated(bytes(n), field)) < n // 4
 
 
 def test_slots_that_predict() -> None:

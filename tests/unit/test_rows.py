@@ -154,6 +154,14 @@ def test_a_chain_is_the_tree_of_only_children(n: int, start: int, window: int | 
     assert np.array_equal(chain.mask(np.arange(start), window), tree.mask(np.arange(start), window))
 
 
+def test_the_first_rows_of_a_tree() -> None:
+    tree = Rows.tree([7, 8, 9, 5], [-1, 0, 0, 2], 3)
+    part = tree.head(3)
+    assert (part.tokens.tolist(), part.positions.tolist(), part.parents.tolist()) == ([7, 8, 9], [3, 4, 4], [-1, 0, 0])
+    assert [len(tree.head(n)) for n in (0, 1, 3)] == [0, 1, 3]
+    assert tree.head(4) is tree.head(5) is tree
+
+
 def test_rows_in_groups_are_no_chain() -> None:
     chain = Rows.chain([1, 2], 0)
     assert not Rows(chain.tokens, chain.positions, chain.parents, groups=np.array([0, 0])).is_chain
