@@ -164,3 +164,19 @@ def test_views_and_whole_caches_in_one_call(tmp_path: Path) -> None:
     ]
     found = runtime.forward(calls)
     assert [(f.logits.tobytes(), f.attention[0].tobytes()) for f in found] == alone
+
+
+def test_of_pages_that_score_alike_the_first_are_seen(tmp_path: Path) -> None:
+    """The same 64 tokens six times, without positions: in the first block all pages have the same bounds."""
+    heads = Attention(6, 2, 40, 0.2, rope=None)
+    spec = ModelSpec("alike", 53, 24, 800, ((heads, Mlp(16)),), 1e-5, True, ())
+    runtime = native.NativeRuntime(write_bundle(tmp_path / "alike", spec, random_weights(spec, 4)), "f32", 1, None)
+    cache, ids = runtime.new_cache(800), np.random.default_rng(0).integers(0, 53, PAGE)
+    for at in range(0, 6 * PAGE, PAGE):
+        runtime.forward([Call(Rows.chain(ids, at), cache)])
+        cache.commit(range(PAGE))
+    for pages in (1, 3):
+        call = Call(Rows.chain([3], 6 * PAGE), cache, outputs=OUTPUTS, views={0: View(recent=0, pages=pages)})
+        paid = runtime.forward([call])[0].attention[0]
+        seen = paid[:, : 6 * PAGE].reshape(2, 6, PAGE).sum(axis=2) > 0
+        assert seen.tolist() == [[page < pages for page in range(6)]] * 2
