@@ -3,7 +3,6 @@ cache keeps what it had. The pages that are taken for it hold another text befor
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
