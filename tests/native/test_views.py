@@ -180,3 +180,21 @@ def test_of_pages_that_score_alike_the_first_are_seen(tmp_path: Path) -> None:
         paid = runtime.forward([call])[0].attention[0]
         seen = paid[:, : 6 * PAGE].reshape(2, 6, PAGE).sum(axis=2) > 0
         assert seen.tolist() == [[page < pages for page in range(6)]] * 2
+
+
+def test_a_fork_of_a_part_has_bounds_of_its_own(tmp_path: Path) -> None:
+    """Of the page in which it goes on, the other cache's bounds are of another text."""
+    runtime = opened(tmp_path, "f32")
+    cache = read(runtime)
+    both(runtime, cache, Rows.chain([3], LENGTH), View(pages=1))  # bounds are made
+    for length in (4 * PAGE, 4 * PAGE + 1, 5 * PAGE - 1):
+        twin, loaded = cache.fork(length), runtime.new_cache(800)
+        part = np.random.default_rng(length).integers(0, 53, 2 * PAGE)
+        runtime.forward([Call(Rows.chain(part, length), twin)])
+        twin.commit(range(len(part)))
+        loaded.load(twin.save())
+        for token in range(8):
+            row = Rows.chain([token], twin.length)
+            for pages in range(1, 6):
+                view = View(recent=0, pages=pages)
+                assert both(runtime, twin, row, view) == both(runtime, loaded, row, view)
