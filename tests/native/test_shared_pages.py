@@ -3,6 +3,7 @@ cache keeps what it had. The pages that are taken for it hold another text befor
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,15 @@ def test_merged_slots_of_each_head(runtime: Any) -> None:
         expected[h, 70] = (1 - a - c) * keys[h, 70] + a * keys[h, 3] + c * keys[h, 5]
         expected[h, 140] = (1 - b) * keys[h, 140] + b * keys[h, 20]
     np.testing.assert_allclose(twin.keys(0), expected, atol=1e-6 if twin.kv == "f32" else 0.02)
+
+
+def test_pages_that_another_cache_holds_stay_in_memory(runtime: Any, tmp_path: Path) -> None:
+    cache = read(runtime, 11)
+    keys, twin = cache.keys(0), cache.fork()
+    cache.offload(0, [0, 1], str(tmp_path))
+    assert cache.page_ids().tolist() == twin.page_ids().tolist()
+    ids = twin.page_ids().tolist()
+    del twin
+    cache.offload(0, [1], str(tmp_path))
+    assert [new == old for new, old in zip(cache.page_ids().tolist(), ids, strict=True)] == [True, False, True]
+    assert np.array_equal(cache.keys(0), keys)

@@ -26,6 +26,7 @@ VIEWS = [
     View(sinks=(0, 65), recent=(64, 200)),
     View(recent=64, slots=(np.arange(0, 400, 7), np.array([5]))),
     View(sinks=1, recent=128, theta=1.5, group=1),
+    View(recent=64, pages=2, slots=(np.arange(0, 600, 5), np.arange(3, 600, 5)), group=1),
 ]
 
 
