@@ -291,7 +291,7 @@ class HostCache(NoOffload):
     def _join(self) -> None:
         """Let blocks with equal slots share one map again."""
         groups = self._by_map()
-        for i, (slots, blocks) in enumerate(groups):
-            first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
+        for slots, blocks in groups:
+            first = next(other for other, _ in groups if other is slots or other.same_as(slots))
             if first is not slots:
                 self._assign(blocks, first)

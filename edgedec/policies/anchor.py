@@ -1,8 +1,8 @@
-"""Computes prompt attention over selected stripes of keys only (AnchorAttention).
+"""Computes prompt attention over selected stripes of keys only; steps read everything (AnchorAttention).
 
 Zhang et al. 2025. The anchor of a query is its highest score among the first tokens and the latest ones. Of the others,
 those slots are read whose score is at most `theta` below it: whole columns for a group of rows, found with their mean
-query. Steps read everything.
+query. A step is as slow as with the whole cache.
 
 From the abstract: anchors near the maximum from a pattern common to all inputs, stripes by the difference to them, and
 sparse loading. Ours: which rows share stripes, and the default `theta`.

@@ -1,4 +1,4 @@
-"""Adds latent cache entries that a trained coprocessor computes (Deliberation in Latent Space).
+"""Adds latent cache entries that a trained coprocessor computes; steps read more (Deliberation in Latent Space).
 
 Liu et al. 2024. After a prompt, trained rows read the whole cache through the model with the coprocessor's low-rank
 weights; what becomes of them goes through the model itself, as rows of no token, and their keys and values are attached
@@ -123,10 +123,8 @@ class Latent(BasePolicy):
         if len(state) != 1 or known.shape != (3,) or known.dtype != np.int64 or known.min() < _NEVER:
             raise SessionError(f"the saved state is not of cache policy {self.name}")
         due, slot, length = known.tolist()
-        none = slot == length == _NEVER
-        if not none and not (
-            slot >= 0 and length <= cache.length and slot + self._n <= cache.slots(min(self.spec.attention))
-        ):
+        none, held = slot == length == _NEVER, min(cache.slots(block) for block in self.spec.attention)
+        if not none and not (slot >= 0 and length <= cache.length and slot + self._n <= held):
             raise SessionError(f"the saved state is not of cache policy {self.name}")
         self._due, self._slot, self._length = due, slot, length
 

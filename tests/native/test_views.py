@@ -10,7 +10,8 @@ import pytest
 from bundles import random_weights, write_bundle
 
 from edgedec.kernels.cpu import loader, page_slots
-from edgedec.runtime import PAGE, Call, Outputs, Rows, View
+from edgedec.runtime import PAGE, Call, Outputs, Rows, View, forward_one
+from edgedec.runtimes.reference import Reference
 from edgedec.spec import Attention, Mlp, ModelSpec, Rope
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -25,6 +26,7 @@ VIEWS = [
     View(sinks=(0, 65), recent=(64, 200)),
     View(recent=64, slots=(np.arange(0, 400, 7), np.array([5]))),
     View(sinks=1, recent=128, theta=1.5, group=1),
+    View(recent=64, pages=2, slots=(np.arange(0, 600, 5), np.arange(3, 600, 5)), group=1),
 ]
 
 
@@ -164,3 +166,86 @@ def test_views_and_whole_caches_in_one_call(tmp_path: Path) -> None:
     ]
     found = runtime.forward(calls)
     assert [(f.logits.tobytes(), f.attention[0].tobytes()) for f in found] == alone
+
+
+def test_of_pages_that_score_alike_the_first_are_seen(tmp_path: Path) -> None:
+    """The same 64 tokens six times, without positions: in the first block all pages have the same bounds."""
+    heads = Attention(6, 2, 40, 0.2, rope=None)
+    spec = ModelSpec("alike", 53, 24, 800, ((heads, Mlp(16)),), 1e-5, True, ())
+    runtime = native.NativeRuntime(write_bundle(tmp_path / "alike", spec, random_weights(spec, 4)), "f32", 1, None)
+    cache, ids = runtime.new_cache(800), np.random.default_rng(0).integers(0, 53, PAGE)
+    for at in range(0, 6 * PAGE, PAGE):
+        runtime.forward([Call(Rows.chain(ids, at), cache)])
+        cache.commit(range(PAGE))
+    for pages in (1, 3):
+        call = Call(Rows.chain([3], 6 * PAGE), cache, outputs=OUTPUTS, views={0: View(recent=0, pages=pages)})
+        paid = runtime.forward([call])[0].attention[0]
+        seen = paid[:, : 6 * PAGE].reshape(2, 6, PAGE).sum(axis=2) > 0
+        assert seen.tolist() == [[page < pages for page in range(6)]] * 2
+
+
+def same_choices(runtime: Any, cache: Any) -> None:
+    """Rows choose the pages that they choose of a cache of the same content whose bounds are made anew."""
+    loaded = runtime.new_cache(800)
+    loaded.load(cache.save())
+    for token in range(8):
+        row = Rows.chain([token], cache.length)
+        for pages in range(1, 6):
+            view = View(recent=0, pages=pages)
+            assert both(runtime, cache, row, view) == both(runtime, loaded, row, view)
+
+
+def test_a_fork_of_a_part_has_bounds_of_its_own(tmp_path: Path) -> None:
+    """Of the page in which it goes on, the other cache's bounds are of another text."""
+    runtime = opened(tmp_path, "f32")
+    cache = read(runtime)
+    both(runtime, cache, Rows.chain([3], LENGTH), View(pages=1))  # bounds are made
+    for length in (4 * PAGE, 4 * PAGE + 1, 5 * PAGE - 1):
+        twin, part = cache.fork(length), np.random.default_rng(length).integers(0, 53, 2 * PAGE)
+        runtime.forward([Call(Rows.chain(part, length), twin)])
+        twin.commit(range(len(part)))
+        same_choices(runtime, twin)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("drop", [range(PAGE + 2, 2 * PAGE)]),
+        ("drop", [range(PAGE, 2 * PAGE + 1)]),
+        ("drop_by_head", [np.array([range(PAGE + 9, 2 * PAGE), range(PAGE + 2, 2 * PAGE - 7)])]),
+        ("merge", [[70, 90], [300, 500], [-9.0, 12.0]]),
+        ("truncate", [5 * PAGE + 3]),
+    ],
+)
+def test_bounds_are_of_what_a_page_holds_now(tmp_path: Path, name: str, args: list[Any]) -> None:
+    runtime = opened(tmp_path, "f32")
+    cache = read(runtime)
+    both(runtime, cache, Rows.chain([3], LENGTH), View(pages=1))  # bounds are made
+    getattr(cache, name)(*([0, *args] if name != "truncate" else args))
+    same_choices(runtime, cache)
+
+
+@pytest.mark.parametrize("group", [0, 1, 3])
+def test_stripes_are_those_of_the_reference(tmp_path: Path, group: int) -> None:
+    """Nine rows in groups of three, of one, or all together: of each kv head those slots whose score by the mean query
+    is near the mean of the rows' highest scores."""
+    heads, rows = Attention(6, 2, 40, 1.5, rope=None), 9
+    spec = ModelSpec("stripes", 53, 24, 800, ((heads, Mlp(16)),), 1e-5, True, ())
+    bundle = write_bundle(tmp_path / "stripes", spec, random_weights(spec, 4))
+    seen = []
+    reference = Reference(spec, lambda name, a, b: bundle.rows(name, a, b), "f32")
+    for runtime in (native.NativeRuntime(bundle, "f32", 1, None), reference):
+        cache, ids = runtime.new_cache(800), np.random.default_rng(3).integers(0, 53, 300 + rows)
+        for at in (0, 150):
+            forward_one(runtime, Call(Rows.chain(ids[at : at + 150], at), cache))
+            cache.commit(range(150))
+        for theta in (4.0, 16.0, 32.0, 64.0):
+            views = {0: View(sinks=1, recent=PAGE, theta=theta, group=group)}
+            found = forward_one(runtime, Call(Rows.chain(ids[300:], 300), cache, outputs=OUTPUTS, views=views))
+            cache.rollback()
+            seen.append(found.attention[0][:, :300] > 0)
+    for ours, theirs in zip(seen[:4], seen[4:], strict=True):
+        assert ours.tolist() == theirs.tolist()
+    between = [int(each[:, PAGE : 300 - 2 * PAGE].sum()) for each in seen]
+    assert between[:4] == sorted(between[:4])
+    assert any(0 < n < 2 * (300 - 3 * PAGE) for n in between)

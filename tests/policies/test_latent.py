@@ -129,6 +129,11 @@ def test_states() -> None:
         with pytest.raises(SessionError, match="not of cache policy"):
             again.restore(also, one.cache)
     again.restore({"latent": np.array([-1, 0, 0])}, one.cache)
+    for block in SPEC.attention:  # every block has to hold the entries
+        less = one.cache.fork()
+        less.drop(block, [0])
+        with pytest.raises(SessionError, match="not of cache policy"):
+            again.restore(state, less)
     one.policy.reset()
     assert one.policy.state()["latent"].tolist() == [-1, -1, -1]
 

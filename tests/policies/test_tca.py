@@ -110,6 +110,14 @@ def test_the_least_budget_that_holds_the_mass() -> None:
     assert needed_budgets(shares, flat, 1).tolist() == [min(c for c in range(19) if kept_all(shares, c))]
 
 
+def test_the_largest_budget_where_none_is_enough() -> None:
+    """Of twenty blocks the largest budget leaves half of one out: .025 of the blocks is below the .03 that keep 32."""
+    shares = np.full((1, 20, PAGE), 1 / PAGE, np.float32)
+    attention = np.full((1, 20, PAGE), 1 / (20 * PAGE), np.float32)
+    assert kept_of_blocks(shares, np.array([18])).tolist() == [[32] + [64] * 19]
+    assert needed_budgets(shares, attention, 1).tolist() == [18]
+
+
 def kept_all(shares: np.ndarray, budget: int) -> bool:
     return budget == 18 or kept_of_blocks(shares, np.array([budget])).min() == PAGE
 

@@ -10,8 +10,8 @@ import pytest
 from edgedec.cache import HostCache, memory
 from edgedec.cache.base import MOST_ATTACHED, checked_drop, kv_bytes_per_token, slotted
 from edgedec.cache.formats import load, store
-from edgedec.cache.kv_code import Field, sources
-from edgedec.cache.kv_parts import KVParts, empty, fields
+from edgedec.cache.kv_code import Field, _deflated, sources
+from edgedec.cache.kv_parts import _HEADER, KVParts, empty, fields
 from edgedec.cache.memory import available_memory, cache_bytes, row_bytes, scale_bytes, tokens_that_fit
 from edgedec.cache.merging import NoMerging, checked_merge, merged
 from edgedec.cache.pending import PendingTree
@@ -121,6 +121,9 @@ def test_stored_numbers_by_hand() -> None:
     packed = store(x, "int4", half)
     assert packed.tolist() == [[[(1 + 8) | (0 + 8) << 4, (7 + 8) | (-8 + 8) << 4]]]
     assert load(packed, "int4", half).tolist() == [[[0.5, 0, 3.5, -4]]]
+    odd = np.array([[[1.0, 1.5, -3.5, 2.5]]], np.float32)  # 2 3 -7 5: every bit of a nibble counts by itself
+    assert store(odd, "int4", half).tolist() == [[[10 | 11 << 4, 1 | 13 << 4]]]
+    assert load(store(odd, "int4", half), "int4", half).tolist() == odd.tolist()
     assert store(x, "f16", None).dtype == np.float16
     assert store(x, "f32", None).dtype == np.float32
     assert load(store(x, "f16", None), "f16", None).dtype == np.float32
@@ -165,6 +168,39 @@ def test_what_can_be_split() -> None:
     assert back.keys() == cache.save().keys()
     cache.drop(0, [3])
     assert KVParts.split(SPEC, "f32", cache.save()).rows == {}
+
+
+def test_states_of_the_engine_that_can_be_split() -> None:
+    """A header, then for each block its slots, whether they are named, and its rows: any other length stays whole."""
+    rows = [np.arange(2 * heads * 4 * width, dtype=np.uint8) for heads, width in ((3, 160), (2, 64))]
+
+    def saved(slots: int = 4, named: int = 0, cut: int = 0, more: int = 0) -> dict[str, np.ndarray]:
+        blocks = [np.concatenate([np.array([slots, named], "<i8").view(np.uint8), part]) for part in rows]
+        state = np.concatenate([np.arange(_HEADER, dtype=np.uint8), *blocks, np.zeros(more, np.uint8)])
+        return {"length": np.array([4]), "state": state[: len(state) - cut]}
+
+    parts = KVParts.split(SPEC, "native-f32", saved())
+    assert [part.tobytes() for part in parts.rows.values()] == [part.tobytes() for part in rows]
+    assert parts.joined()["state"].tobytes() == saved()["state"].tobytes()
+    last = rows[1].nbytes
+    for other in (
+        saved(5),
+        saved(3),
+        saved(named=1),
+        saved(more=1),
+        *(saved(cut=n) for n in (1, last, last + 1, last + 16)),
+    ):
+        assert KVParts.split(SPEC, "native-f32", other).rows == {}
+
+
+def test_long_planes_are_packed_if_a_sample_says_so() -> None:
+    """A sample of 4,096 bytes of which any is as frequent as any other: what follows is stored as it is, however
+    regular; up to four samples, all of it is tried."""
+    noise, field = np.random.default_rng(0).bytes(4096), Field(0, 2, 2, True)
+    for n in (4 * 4096, 4 * 4096 + 1):
+        plane = noise + bytes(n - 4096)
+        assert (_deflated(plane, field) == plane) is (n > 4 * 4096)
+        assert len(_deflated(bytes(n), field)) < n // 4
 
 
 def test_slots_that_predict() -> None:

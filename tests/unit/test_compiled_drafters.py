@@ -168,6 +168,31 @@ def test_much_is_proposed(name: str) -> None:
     assert play(a, b, np.random.default_rng(3), 11, 80) > 100
 
 
+@pytest.mark.parametrize("followers", [32, 33])
+def test_a_token_of_many_followers_is_left_out(followers: int) -> None:
+    """7 is followed 40 times by 8, once each by others, each time after another token: 40 of 40 + 31 + 2.6."""
+    a, b = pair("suffix", {}, 500)
+    after = [8] * 40 + list(range(100, 99 + followers))
+    ids = [token for i, follower in enumerate(after) for token in (200 + i, 7, follower)]
+    assert same(a, b, [*ids, 499, 7], 9, 0.0) == (1 if followers == 32 else 0)
+    draft = b.propose(reading([*ids, 499, 7]), 9, 0.0)
+    assert list(draft.tokens) == [8][: 33 - followers]  # type: ignore[union-attr]
+    assert list(draft.p) == pytest.approx([40 / 73.6][: 33 - followers])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("before", "said"), [(2047, 1), (2048, 0)])
+def test_the_last_tokens_of_a_long_prompt_are_learned(before: int, said: int) -> None:
+    """The prompt's only 8 after a 7 is among its last 2,048 tokens together with it, or one too far back."""
+    a, b = pair("trigram", {"k": "1", "nodes": "1"}, 9000)
+    ids = [5, 6, 7, 8, *range(100, 99 + before), 7]
+    context = reading(ids)
+    context.n_prompt = len(ids) - 1
+    for each in (a, b):
+        draft = each.propose(context, 1, 0.0)
+        assert list(draft.tokens) == [8][:said]  # type: ignore[union-attr]
+        assert list(draft.p) == [0.25][:said], "half of the weight of one occurrence"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("name", "rows"), [("recycling", 20_000), ("trigram", 75_000), ("stand", 30_000)])
 def test_what_is_full_forgets_the_same(name: str, rows: int) -> None:
     """Beyond the bound of every table."""

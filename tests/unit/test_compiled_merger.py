@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import reading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +20,10 @@ from edgedec.cache.rows import Rows
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.verify import walk
 from edgedec.drafters import Draft
-from edgedec.drafters._tables.compiled import CompiledDrafter, CompiledRecycling
+from edgedec.drafters._tables.compiled import CompiledCopy, CompiledDrafter, CompiledRecycling
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import TableSettings
+from edgedec.runtime import TableSettings, WatchPrices
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.trees.calibration import BINS, Calibration
 from edgedec.trees.merge import TreeMerger
@@ -112,6 +113,30 @@ def test_a_tree_out_of_order_is_refused() -> None:
     merger = CompiledMerger([table()], [Counts()])
     with pytest.raises(ValueError, match="refuses"):
         merger.add(0, Draft([1, 2], [1, -1]), np.zeros(BINS))
+
+
+@pytest.mark.parametrize(
+    ("row", "each", "trust", "first", "nodes"),
+    [
+        (0.41, 0, 1, 0, 1),  # half a token for 0.41 of one: 1.22 times its price
+        (0.42, 0, 1, 0, 0),  # 1.19 times
+        (0.31, 0.1, 1, 0, 1),
+        (0.32, 0.1, 1, 0, 0),
+        (0.2, 0, 0.5, 0, 1),
+        (0.22, 0, 0.5, 0, 0),
+        (0.2, 0, 1, 0.5, 1),
+        (0.2, 0, 1, 0.51, 0),
+    ],
+)
+def test_a_watched_draft_pays_with_a_margin(row: float, each: float, trust: float, first: float, nodes: int) -> None:
+    """Any guess comes true half of the time; a call takes 1 without guesses, `row` more with one, 9 with two."""
+    from edgedec.runtimes._native_drafting import PARTS
+
+    counts, chosen = Counts(), TableSettings("copy", ngram=4, length=32)
+    counts.estimates[:] = 0.5
+    merger = CompiledMerger([CompiledCopy(PARTS, PARTS.table(chosen), chosen)], [counts])  # type: ignore[arg-type]
+    prices = WatchPrices([0, 1, 1 + row, 9, 9], 0, each, trust, first)
+    assert merger.watch(reading([1, 2, 3, 4] * 5), 3, 0.01, 1, prices) == nodes
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -18,7 +18,9 @@ from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Draft, DrafterContext, make_drafter
 from edgedec.drafters._slices import exit_adapters, shadows
 from edgedec.drafters._slices.costs import SliceCosts
+from edgedec.drafters._slices.shadows import Shadows
 from edgedec.drafters._slices.stack import Record, confidence, judged, payoff
+from edgedec.drafters.exit import Exit
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
@@ -108,6 +110,24 @@ def test_where_no_exit_knows_nothing_is_drafted_and_it_still_looks() -> None:
     looks = [turn for turn in trace[20:] if turn.step.result.hidden]
     assert len(looks) == 10
     assert not any(turn.draft.tokens for turn in trace[40:])
+
+
+def test_the_exit_in_use_is_looked_at_where_it_guessed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last guess of a draft its state is read as the other exits' are: it is in the draft."""
+    looked, add = list[Hidden](), Shadows.add
+
+    def noted(self: Shadows, place: int, states: Sequence[Hidden], token: int) -> None:
+        if place == drafter._depths.chosen:
+            looked.append(states[-1])
+        add(self, place, states, token)
+
+    monkeypatch.setattr(Shadows, "add", noted)
+    runtime = Shallow(3)
+    drafter = make_drafter("exit", host(runtime))
+    assert isinstance(drafter, Exit)
+    _, _, _, trace = run(runtime, drafter, max_tokens=60)
+    made = [turn.draft.hidden for turn in trace if turn.draft.hidden is not None]
+    assert sum(any(np.shares_memory(state, hidden) for hidden in made) for state in looked) > 3
 
 
 def test_it_changes_the_exit_when_the_text_does() -> None:

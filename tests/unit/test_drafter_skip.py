@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import edgedec
 from edgedec.cache import HostCache
 from edgedec.cache.rows import Rows
 from edgedec.decoding.context import Context
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.drafters._slices.block_search import Search, even
 from edgedec.drafters._slices.costs import SliceCosts
@@ -25,7 +27,7 @@ from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Skip
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, Hidden, Logits, Runtime, logits_of
+from edgedec.runtime import Call, CallResult, Hidden, Logits, Runtime, logits_of
 from edgedec.sampling import Sampling
 from edgedec.spec import Mlp, Ssm
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
@@ -100,6 +102,23 @@ def test_skipped_layers_are_whole_and_spread_evenly(n: int, share: float) -> Non
     assert n - 1 in kept
     gaps = np.diff(kept)
     assert not len(gaps) or gaps.max() - gaps.min() <= 1
+
+
+def test_rows_that_a_draft_began_cost_the_blocks_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft ran the first four blocks on its rows: a call of these, or of the first of them, runs the others only;
+    a call of other rows, or without a draft, runs all."""
+    drafter, made = skipping(Graded()), list[tuple[float, float, int, float]]()
+    costs, n = drafter._slice_costs, SPEC.n_blocks
+    monkeypatch.setattr(SliceCosts, "add", lambda self, *call: made.append(call))
+    monkeypatch.setattr(drafter, "_trusts", SimpleNamespace(observe=lambda *seen: None))
+    for drafted, known in (([4, 5, 6], True), ([4, 5], True), ([4, 6], False), ([7], False), ([4], None)):
+        drafter._tree = None if known is None else SimpleNamespace(tokens=[4, 5, 6])  # type: ignore[assignment]
+        drafter._first = 4
+        rows = Rows.chain([1, 2, 9, *drafted], 0)
+        drafter.observe(StepResult(rows, 2, [0], [3], CallResult(), 0.5, 10))
+        assert made.pop() == (costs.blocks(4 if known else 0, n), costs.head, len(rows), 0.5 * len(rows) / 10)
+    drafter.observe(StepResult(Rows.chain(list(range(40)), 0), 39, [0], [3], CallResult(), 0.5, 40))
+    assert made == [], "a prompt was read with it"
 
 
 def test_the_worked_example() -> None:

@@ -135,6 +135,11 @@ def test_the_worked_example_of_select() -> None:
     part = Rows.embedded(values, 0).select([1, 2])
     assert part.embeddings is not None
     assert part.embeddings.tolist() == values[1:3].tolist()
+    later = Rows(*(np.array(x) for x in ([5, 6, 7, 8], [0, 1, 2, 3], [-1, 0, 1, 2])), first=2, embeddings=values[:2])
+    part = later.select([1, 3])
+    assert (part.first, part.count) == (1, 1)
+    assert part.embeddings is not None
+    assert part.embeddings.tolist() == values[1:2].tolist(), "of row 3, the second that is computed"
     grouped = Rows(part.tokens, part.positions, part.parents, groups=np.array([3, 4])).select([1])
     assert grouped.groups is not None
     assert grouped.groups.tolist() == [4]
@@ -149,9 +154,31 @@ def test_a_chain_is_the_tree_of_only_children(n: int, start: int, window: int | 
     assert np.array_equal(chain.mask(np.arange(start), window), tree.mask(np.arange(start), window))
 
 
+def test_the_first_rows_of_a_tree() -> None:
+    tree = Rows.tree([7, 8, 9, 5], [-1, 0, 0, 2], 3)
+    part = tree.head(3)
+    assert (part.tokens.tolist(), part.positions.tolist(), part.parents.tolist()) == ([7, 8, 9], [3, 4, 4], [-1, 0, 0])
+    assert [len(tree.head(n)) for n in (0, 1, 3)] == [0, 1, 3]
+    assert tree.head(4) is tree.head(5) is tree
+
+
 def test_rows_in_groups_are_no_chain() -> None:
     chain = Rows.chain([1, 2], 0)
     assert not Rows(chain.tokens, chain.positions, chain.parents, groups=np.array([0, 0])).is_chain
+
+
+def test_whole_texts_and_embedded_rows_by_hand() -> None:
+    values = np.arange(6, dtype=np.float64).reshape(3, 2)
+    for rows, tokens in ((Rows.text(np.array([5, 6, 7])), [5, 6, 7]), (Rows.text(None, values), [0, 0, 0])):
+        assert (rows.tokens.tolist(), rows.positions.tolist()) == (tokens, [0, 1, 2])
+        assert (rows.parents.tolist(), rows.groups.tolist()) == ([-1, 0, 1], [0, 0, 0])
+        assert (rows.first, rows.count, rows.is_text, rows.is_chain) == (0, 3, True, False)
+        assert rows.visible().all()
+    assert rows.embeddings.dtype == np.float32
+    assert rows.embeddings.tolist() == values.tolist()
+    rows = Rows.embedded(values, 4)
+    assert (rows.tokens.tolist(), rows.positions.tolist(), rows.parents.tolist()) == ([0, 0, 0], [4, 5, 6], [-1, 0, 1])
+    assert (rows.embeddings.tolist(), rows.is_chain, rows.is_text) == (values.tolist(), True, False)
 
 
 @pytest.mark.parametrize("parents", [[0], [-1, 1], [-1, 2, 0], [-2]])

@@ -109,6 +109,38 @@ def test_what_reading_would_not_give_is_saved_whole(tmp_path: Path) -> None:
     assert read_file(tmp_path / "a")[0].policy == "h2o"
 
 
+@pytest.mark.parametrize(
+    ("cached", "capacity", "fits"), [(17, 19, True), (17, 18, False), (20, 20, True), (20, 19, False)]
+)
+def test_a_text_fits_with_one_token_that_is_not_cached(tmp_path: Path, cached: int, capacity: int, fits: bool) -> None:
+    save_context(tmp_path / "a", BUNDLE, read(cached), Learned(7), False)
+    runtime = FakeRuntime(tiny_spec())
+    loaded = Context([1], 1, runtime.new_cache(capacity))
+    if not fits:
+        with pytest.raises(SessionError, match=f"20 tokens do not fit this session's context of {capacity}"):
+            load_context(tmp_path / "a", BUNDLE, runtime, loaded, Learned(1))
+        assert (loaded.ids, loaded.cache.length) == ([1], 0)
+        return
+    load_context(tmp_path / "a", BUNDLE, runtime, loaded, Learned(1))
+    assert (loaded.ids, loaded.cache.length) == (TEXT, cached)
+
+
+def test_cache_policies_are_named(tmp_path: Path) -> None:
+    pruned, other = read(), fresh()
+    pruned.policy = SimpleNamespace(words="h2o", state=dict)  # type: ignore[assignment]
+    other.policy = SimpleNamespace(words="snapkv", state=dict)  # type: ignore[assignment]
+    save_context(tmp_path / "h2o", BUNDLE, pruned, Learned(7), False)
+    save_context(tmp_path / "whole", BUNDLE, read(), Learned(7), False)
+    runtime = FakeRuntime(tiny_spec())
+    for name, context, said in (
+        ("h2o", fresh(), "saved with cache policy h2o, this session has none; open it with --cache h2o"),
+        ("h2o", other, "saved with cache policy h2o, this session has snapkv; open it with --cache h2o"),
+        ("whole", other, "saved with the whole cache, this session has snapkv; open it with --cache full"),
+    ):
+        with pytest.raises(SessionError, match=said):
+            load_context(tmp_path / name, BUNDLE, runtime, context, Learned(1))
+
+
 def test_adapters_are_named(tmp_path: Path) -> None:
     adapted, other = read(), SimpleNamespace(digest="cd" * 32)
     adapted.adapter = other  # type: ignore[assignment]

@@ -90,13 +90,25 @@ def test_drafts_are_what_was_trained(
                     assert p == pytest.approx(float(logprobs[k, n - 2, path[k]].exp()), rel=0.01), (n, k)
                     compared[k] += 1
     assert min(compared.values()) > 5, compared
+    kept = _drafter(found, kind)  # shown one text after the other, of which some begin alike
+    for again in (ids[:20], [*ids[:9], *ids[12:20]], ids[:16], [*ids[1:9], *ids[:9]], [*ids[:9], *ids[12:20]]):
+        kept.reset()
+        drafts, fresh = (_paths(_shown(found, one, again)) for one in (kept, _drafter(found, kind)))
+        assert drafts == pytest.approx(fresh, rel=1e-3)
 
 
 def _drafted(model: edgedec.Model, kind: str, ids: list[int]) -> Draft:
+    return _shown(model, _drafter(model, kind), ids)
+
+
+def _drafter(model: edgedec.Model, kind: str) -> Any:
+    host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
+    return make_drafter(kind, host, {"beam": "4"} | ({"k": "4"} if kind == "falcon" else {}))
+
+
+def _shown(model: edgedec.Model, drafter: Any, ids: list[int]) -> Draft:
     """The draft after a text of which all tokens but the last have been seen: in a prompt, then in a call."""
     runtime = model.runtime
-    host = DrafterContext(runtime, model.bundle, lambda: model.tokenizer)
-    drafter = make_drafter(kind, host, {"beam": "4"} | ({"k": "4"} if kind == "falcon" else {}))
     context = Context(list(ids), len(ids), runtime.new_cache(len(ids)))
     for start, stop in ((0, 4), (4, len(ids) - 1)):
         rows = Rows.chain(ids[start:stop], start)

@@ -288,6 +288,13 @@ def test_covering_is_the_fewest_tokens_that_do(counts: list[int], covered: float
 # ---- the Gaussian search, and sets by task
 
 
+def test_sets_of_the_gaussian_search_are_ascending() -> None:
+    search = GaussianSearch(SPEC, even(SPEC, 0.4), 6)
+    sets = [search._random() for _ in range(50)]
+    assert all(list(skipped) == sorted(set(skipped)) for skipped in sets)
+    assert {len(skipped) for skipped in sets} > {len(search.skipped) - 1, len(search.skipped) + 1}
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", [Search, GaussianSearch])
 def test_the_searches_gain_where_blocks_matter_unequally(kind: type[Search], seed: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import edgedec
 from edgedec import Sampling, UsageError
-from edgedec.drafters._models.transfer import Shift
+from edgedec.drafters._models.transfer import Shift, shares
 from edgedec.drafters.rapid import retrieved
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Rows, Runtime, logits_of
@@ -52,6 +52,13 @@ def bent(runtime: Runtime, ids: list[int], n_prompt: int, temperature: float = 1
     z, other = after(runtime, ids) / temperature, after(runtime, short) / temperature
     p, q = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (z, other))
     return z * temperature + ETA * temperature * (q - p)
+
+
+def test_shares_by_hand() -> None:
+    logits = np.log(np.array([1, 3], np.float32))
+    assert shares(logits, 1).tolist() == pytest.approx([1 / 4, 3 / 4])
+    assert shares(logits, 0.5).tolist() == pytest.approx([1 / 10, 9 / 10])
+    assert shares(np.array([0, 90], np.float32), 0.01).tolist() == pytest.approx([0, 1]), "nothing overflows"
 
 
 def test_a_greedy_text_follows_the_bent_law(model: edgedec.Model, prompt: list[int]) -> None:
