@@ -3,7 +3,8 @@
 Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
 takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
 come and go at any step. On a batch-invariant runtime every text is byte-identical to the text that it would be alone.
-Drafted rows are allocated to all sequences together, just before the forward (`allocation`).
+Drafted rows are allocated to all sequences together, just before the forward (`allocation`). Prompts are read in parts
+that keep the others waiting no longer than they may (`pace`).
 
 Admission counts pages: each page of running sequences and of idle prefixes once, and the pages that running sequences
 may still fill. A text that shares a prefix with another one, running or ended, continues from its pages (`sharing`); it
@@ -26,7 +27,8 @@ from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
 from edgedec.decoding.scheduler.held import HeldTokens, holding
-from edgedec.decoding.scheduler.job import Job, grant_offers
+from edgedec.decoding.scheduler.job import SHORT, Job, grant_offers
+from edgedec.decoding.scheduler.pace import Pace
 from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.runtime import Runtime
@@ -37,8 +39,6 @@ __all__ = ["Batch", "Job"]
 _WORTH_WAITING = 16
 # The number of waiting texts that are compared with a prompt, once it has been read, for a common prefix.
 _LOOKS = 64
-# A call of a draft in progress with more rows than this reads a text, and no sequence waits for it.
-_SHORT = 12
 # Steps after which the order in which texts end is determined again.
 _ENDS = 8
 # Seconds between polls while all sequences wait for their constraints.
@@ -59,13 +59,17 @@ class Batch:
         most: int = 256,
         prefixes: SharedPrefixes | None = None,
         order: Callable[[Sequence[Job]], Iterable[Job]] = list,
+        pause: float = 0.0,
     ) -> None:
         """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
-        batches; order: in which waiting sequences start, those that came first in front."""
+        batches; order: in which waiting sequences start, those that came first in front; pause: the seconds by which
+        prompts may prolong a call of other texts, besides its own time, 0: prompts are read in as few calls as
+        possible."""
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self._shares = RowShares()
+        self._shares, self._read_shares = RowShares(), RowShares()
+        self._pace = Pace(pause, runtime.capabilities.row_buckets) if pause else None
         # Sequences above `most` that may start, and tokens above `tokens` for them.
         self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
@@ -124,6 +128,7 @@ class Batch:
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
+        reading = self._note_reading(jobs)
         own = sum(job.is_own for job in jobs)
         self._gaps.add_forward(self._since_last + perf_counter() - began, max(own, 1), own > 0)
         ran = perf_counter()
@@ -133,10 +138,13 @@ class Batch:
         ended = perf_counter()
         if answers.tokens and not answers.results:
             ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is after the forward
+        if self._pace is not None:
+            self._pace.note(reading, ended - ran)
         others = len(self._running) - 1
         for job, completed in answers.results:
             job.context.concurrent = others
             if completed:
+                job.context.most_rows = self._most_rows(others)
                 job.complete(completed)
                 self._index_prompt(job)
         if answers.tokens:
@@ -240,6 +248,7 @@ class Batch:
         context = job.context
         self.prefixes.reuse(context, match)
         context.concurrent, context.gaps = len(self._running), self._gaps
+        context.most_rows = self._most_rows(len(self._running))
         context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
@@ -252,10 +261,13 @@ class Batch:
         if not any(job.done for job in self._running):
             return
         for job in self._running:
+            if job.done:
+                job.context.most_rows = 0
             if job.done and job.shares:
                 self._index(job.context, job.context.cache.length)
         self._running = [job for job in self._running if not job.done]
-        self._shares.keep(job.owner for job in self._running)
+        for shares in (self._shares, self._read_shares):
+            shares.keep(job.owner for job in self._running)
 
     def _index_prompt(self, job: Job) -> None:
         """Index a prompt as it is read, and once when it has been, so that other texts can continue from it: its whole
@@ -285,10 +297,33 @@ class Batch:
         time, in fair shares of their owners (`shares`). While a draft is made, the other sequences wait for its few
         rows: their steps together take less time than one by one."""
         waiting = {job: rows for job in self._running if (rows := job.rows)}
-        drafting = any(rows <= _SHORT and not job.is_own for job, rows in waiting.items())
-        ready = {job: rows for job, rows in waiting.items() if not job.is_own} if drafting else waiting
+        drafting = any(rows <= SHORT and not (job.is_own or job.reads) for job, rows in waiting.items())
+        ready = {job: rows for job, rows in waiting.items() if not job.is_own} if drafting else self._paced(waiting)
         chosen = self._shares.choose(list(ready), list(ready.values()), self._runtime.capabilities.largest_call)
         if len(chosen) < len(self._running):
             taken = set(chosen)
             self._running = [*(job for job in self._running if job not in taken), *chosen]
         return chosen
+
+    def _paced(self, waiting: dict[Job, int]) -> dict[Job, int]:
+        """Without the prompts that have to wait for a later call, because others wait for their tokens in this one."""
+        readers = {job: rows for job, rows in waiting.items() if job.reads} if self._pace is not None else {}
+        if self._pace is None or not readers or len(readers) == len(waiting):
+            return waiting
+        others = sum(waiting.values()) - sum(readers.values())
+        room = min(self._pace.rows, self._runtime.capabilities.largest_call - others)
+        read = set(self._read_shares.choose(list(readers), list(readers.values()), room))
+        return {job: rows for job, rows in waiting.items() if job in read or job not in readers}
+
+    def _note_reading(self, jobs: Sequence[Job]) -> int:
+        """Count the prompts of a call; returns their rows."""
+        readers = [job for job in jobs if job.reads] if self._pace is not None else []
+        if 0 < len(readers) < len(jobs):
+            self._read_shares.note(readers)
+        return sum(job.rows for job in readers)
+
+    def _most_rows(self, others: int) -> int:
+        """The rows of a prompt's next call while so many other sequences run; 0: as the runtime has them."""
+        if self._pace is None or not others:
+            return 0
+        return max(min(self._pace.rows, self._runtime.capabilities.largest_call - others), 1)

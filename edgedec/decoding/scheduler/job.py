@@ -29,6 +29,9 @@ from edgedec.decoding.scheduler.shares import Owner, divide
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities, Stepped
 
+# A call with more rows than this reads a text.
+SHORT = 12
+
 
 @dataclass(eq=False)
 class Job:
@@ -164,9 +167,21 @@ class Job:
         return self.offer is not None or self.steps is not None or any(map(is_own, self.requests))
 
     @property
+    def reads(self) -> bool:
+        """Whether its next call reads more of its text than was drafted: a prompt, or a text that slides."""
+        if len(self.context.ids) - self.context.cache.length <= SHORT:
+            return False
+        return not any(isinstance(request, ForwardOn) or _is_slice(request) for request in self.requests)
+
+    @property
     def caches(self) -> list[Cache]:
         """The caches of its context and of its forks."""
         return [self.context.cache, *(fork.cache for fork in self.forks)]
+
+
+def _is_slice(request: Request | DraftedStep) -> bool:
+    """Whether it is a call of some blocks only."""
+    return isinstance(request, Call) and request.blocks is not None
 
 
 def rows_of(request: Request | DraftedStep) -> int:
