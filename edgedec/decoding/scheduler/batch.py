@@ -298,7 +298,7 @@ class Batch:
         rows: their steps together take less time than one by one."""
         waiting = {job: rows for job in self._running if (rows := job.rows)}
         drafting = any(rows <= SHORT and not (job.is_own or job.reads) for job, rows in waiting.items())
-        ready = {job: rows for job, rows in waiting.items() if not job.is_own} if drafting else self._paced(waiting)
+        ready = self._paced({job: rows for job, rows in waiting.items() if not (drafting and job.is_own)})
         chosen = self._shares.choose(list(ready), list(ready.values()), self._runtime.capabilities.largest_call)
         if len(chosen) < len(self._running):
             taken = set(chosen)
