@@ -147,8 +147,9 @@ def test_prompts_without_other_texts_share_whole_calls(batched: Any) -> None:
     assert all(text.tokens == alone(text.context.n_prompt, 1) for text in texts)
 
 
-def test_every_call_has_the_texts_that_decode(batched: Any) -> None:
-    runtime = Timed(row=0.004)
+@pytest.mark.parametrize("row", [0.0001, 0.004])
+def test_every_call_has_the_texts_that_decode(batched: Any, row: float) -> None:
+    runtime = Timed(row=row)
     batch = batched(runtime)
     others = [Text(batch, runtime, 5, 1000, (f"a{i}",)) for i in range(3)]
     steps(batch, 10)
