@@ -31,8 +31,8 @@ class Timed(FakeRuntime):
     """A call takes `call` seconds and `row` for each of its rows, a thousandth of that for each cached token before it;
     `sizes`: rows of each call, by text."""
 
-    def __init__(self, call: float = 0.02, row: float = 0.002, **capabilities: Any) -> None:
-        super().__init__(SPEC, prefill_chunk=256, masks=False, **capabilities)
+    def __init__(self, call: float = 0.02, row: float = 0.002, chunk: int = 256) -> None:
+        super().__init__(SPEC, prefill_chunk=chunk, masks=False)
         self.call, self.row, self.now = call, row, 0.0
         self.sizes: list[list[int]] = []
 
@@ -147,17 +147,18 @@ def test_prompts_without_other_texts_share_whole_calls(batched: Any) -> None:
     assert all(text.tokens == alone(text.context.n_prompt, 1) for text in texts)
 
 
+@pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("row", [0.0001, 0.004])
-def test_every_call_has_the_texts_that_decode(batched: Any, row: float) -> None:
-    runtime = Timed(row=row)
+def test_every_call_has_the_texts_that_decode(batched: Any, row: float, owned: bool) -> None:
+    runtime = Timed(row=row, chunk=120)
     batch = batched(runtime)
-    others = [Text(batch, runtime, 5, 1000, (f"a{i}",)) for i in range(3)]
+    others = [Text(batch, runtime, 5, 1000, (f"a{i}",) if owned else ()) for i in range(20)]
     steps(batch, 10)
     for i in range(4):
-        Text(batch, runtime, LONG + i, 3, ("many",))
+        Text(batch, runtime, LONG + i, 3, ("many",) if owned else ())
     before = [len(text.at) for text in others]
     steps(batch, 30)
-    assert [len(text.at) for text in others] == [n + 30 for n in before]
+    assert [len(text.at) for text in others] == [n + 30 for n in before], "two chunks more would not fit with them"
 
 
 def test_parts_of_prompts_are_shared_between_owners(batched: Any) -> None:
