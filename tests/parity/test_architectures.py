@@ -138,9 +138,9 @@ def test_logits_are_those_of_transformers(saved: Saved) -> None:
     _close(oracle.forward(saved.spec(), saved.get, TOKENS), expected)
 
 
-def _close(found: np.ndarray, expected: np.ndarray) -> None:
+def _close(found: np.ndarray, expected: np.ndarray, times: int = 1) -> None:
     """float32 sums in another order, for logits that spread by 1; some models' do by more."""
-    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1.0, float(expected.std())), rtol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=times * 1e-4 * max(1.0, float(expected.std())), rtol=1e-4)
 
 
 def test_every_fact_shows_in_the_logits(saved: Saved) -> None:
@@ -288,12 +288,12 @@ def test_greedy_text_is_that_of_transformers_across_a_saved_state(saved: Saved) 
     assert cache.length == len(ids) == 4 + steps
     if saved.golden is not None:
         assert ids == saved.golden.text[: len(ids)]
-        expected = _whole(runtime, ids)
+        expected, times = _whole(runtime, ids), 2  # both of them round
     else:
-        expected = _logits(saved, ids)
+        expected, times = _logits(saved, ids), 1
     assert expected.std() > 0.1
     assert expected[3:-1].argmax(axis=1).tolist() == ids[4:]
-    _close(np.concatenate(logits), expected)
+    _close(np.concatenate(logits), expected, times)
 
 
 # 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots

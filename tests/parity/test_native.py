@@ -146,7 +146,7 @@ def initial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         zoo.save(request.param, folder)
         return opened(folder)
     golden = zoo_golden.golden(request.param)
-    return opened(zoo_golden.write(folder, golden.config, golden.tensors, wild=0.6))
+    return opened(zoo_golden.write(folder, golden.config, golden.tensors, wild=0.5))
 
 
 def opened(folder: Path) -> tuple[ModelSpec, Read]:
