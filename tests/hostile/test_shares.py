@@ -207,7 +207,7 @@ def test_no_call_goes_without_the_one_text_of_another(
     assert at == list(range(at[0], at[0] + 24))
     assert tokens["third"][0][0] <= 18, "eight chunks"
     assert not engine._batch._shares._had
-    assert not engine._batch._read_shares._had
+    assert not engine._batch._pace._shares._had
 
 
 def test_after_the_time_that_is_told_there_is_room(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import Token
 from edgedec.decoding.scheduler import batch as scheduler
 from edgedec.decoding.scheduler.batch import Batch, Job
-from edgedec.decoding.scheduler.pace import Pace
+from edgedec.decoding.scheduler.pace import PromptRowCosts
 from edgedec.drafters.off import Off
 from edgedec.runtime import Call, CallResult
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
@@ -189,25 +189,25 @@ def test_prompts_go_on_where_their_rows_cost_much(batched: Any) -> None:
 
 
 def test_the_rows_follow_the_costs() -> None:
-    pace = Pace(0.05)
-    assert pace.rows == 32
+    pace = PromptRowCosts(0.05)
+    assert pace.most == 32
     for _ in range(40):
         pace.note(0, 0.02)
-        pace.note(pace.rows, 0.02 + 0.001 * pace.rows)
-    assert pace.rows == pytest.approx(56, abs=1)
-    pace.note(pace.rows, 9.0)  # another program had the core
-    assert pace.rows > 28
+        pace.note(pace.most, 0.02 + 0.001 * pace.most)
+    assert pace.most == pytest.approx(56, abs=1)
+    pace.note(pace.most, 9.0)  # another program had the core
+    assert pace.most > 28
     for _ in range(40):
-        pace.note(pace.rows, 0.02 + 0.002 * pace.rows)
-    assert pace.rows == pytest.approx(28, abs=1)
+        pace.note(pace.most, 0.02 + 0.002 * pace.most)
+    assert pace.most == pytest.approx(28, abs=1)
 
 
 def test_rows_are_those_of_static_shapes() -> None:
-    pace = Pace(0.05, (1, 16, 64, 128))
-    assert pace.rows == 16
+    pace = PromptRowCosts(0.05, (1, 16, 64, 128))
+    assert pace.most == 16
     pace.note(0, 0.02)
     for _ in range(30):
         pace.note(100, 0.02 + 0.0004 * 100)
-    assert pace.rows == 128
-    small = Pace(0.05, (64,))
-    assert small.rows == 64
+    assert pace.most == 128
+    small = PromptRowCosts(0.05, (64,))
+    assert small.most == 64

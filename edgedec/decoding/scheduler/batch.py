@@ -14,7 +14,6 @@ waiting sequence needs the room.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -22,13 +21,13 @@ from time import perf_counter, sleep
 
 from edgedec.cache.prefixes import common
 from edgedec.decoding.apply_policy import most_held
-from edgedec.decoding.context import Context, Ends
+from edgedec.decoding.context import Context
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
 from edgedec.decoding.scheduler.held import HeldTokens, holding
-from edgedec.decoding.scheduler.job import SHORT, Job, grant_offers
-from edgedec.decoding.scheduler.pace import Pace
+from edgedec.decoding.scheduler.job import SHORT, Job, grant_offers, set_ends
+from edgedec.decoding.scheduler.pace import PromptPace
 from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.runtime import Runtime
@@ -63,13 +62,11 @@ class Batch:
     ) -> None:
         """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
         batches; order: in which waiting sequences start, those that came first in front; pause: the seconds by which
-        prompts may prolong a call of other texts, besides its own time, 0: prompts are read in as few calls as
-        possible."""
+        prompts may prolong a call of others, besides its own time, 0: they are read in as few calls as possible."""
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self._shares, self._read_shares = RowShares(), RowShares()
-        self._pace = Pace(pause, runtime.capabilities.row_buckets) if pause else None
+        self._shares, self._pace = RowShares(), PromptPace(pause, runtime.capabilities)
         # Sequences above `most` that may start, and tokens above `tokens` for them.
         self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
@@ -115,7 +112,7 @@ class Batch:
         self._admit()
         began = perf_counter()
         if self.last and not self._waiting and self._steps % _ENDS == 0:
-            self._set_ends()
+            set_ends(self._running)
         self._steps += 1
         for job in (parked := [job for job in self._running if job.parked]):
             verifying = job.verifying
@@ -128,42 +125,33 @@ class Batch:
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
-        reading = self._note_reading(jobs)
+        self._pace.begin(jobs)
         own = sum(job.is_own for job in jobs)
-        self._gaps.add_forward(self._since_last + perf_counter() - began, max(own, 1), own > 0)
         ran = perf_counter()
+        self._gaps.add_forward(self._since_last + ran - began, max(own, 1), own > 0)
         answers = run_jobs(self._runtime, jobs, self._drop_idle)
-        if self._gaps.watched:
-            self._gaps.end_forward()
+        self._gaps.end_forward()
         ended = perf_counter()
-        if answers.tokens and not answers.results:
-            ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is after the forward
-        if self._pace is not None:
-            self._pace.note(reading, ended - ran)
-        others = len(self._running) - 1
-        for job, completed in answers.results:
-            job.context.concurrent = others
-            if completed:
-                job.context.most_rows = self._most_rows(others)
-                job.complete(completed)
-                self._index_prompt(job)
         if answers.tokens:
             done = answers.tokens[-1][2]
             self._gaps.add_steps(done.spent, done.drafts)
+            if not answers.results:
+                ended = ran + done.seconds  # choosing and committing tokens is after the forward
+        self._pace.end(ended - ran)
+        for job, completed in answers.results:
+            self._set_others(job.context, len(self._running) - 1)
+            if completed:
+                job.complete(completed)
+                self._index_prompt(job)
         for job, token, done in answers.tokens:
-            job.context.concurrent = others
+            self._set_others(job.context, len(self._running) - 1)
             job.deliver(token, done)
         self._retire()
         self._since_last = perf_counter() - ended
         return True
 
-    def _set_ends(self) -> None:
-        """Note when each text ends among the others."""
-        left = [job.need - len(job.context.ids) for job in self._running]
-        order = sorted(left)
-        for job, tokens in zip(self._running, left, strict=True):
-            sooner = bisect_right(order, tokens)
-            job.context.ends = Ends(len(order) - sooner, sooner - bisect_left(order, tokens))
+    def _set_others(self, context: Context, others: int) -> None:
+        context.concurrent, context.most_rows = others, self._pace.most_rows(others)
 
     def run(self) -> None:
         """Step until nothing is left."""
@@ -247,8 +235,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        context.concurrent, context.gaps = len(self._running), self._gaps
-        context.most_rows = self._most_rows(len(self._running))
+        self._set_others(context, len(self._running))
+        context.gaps = self._gaps
         context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
@@ -266,7 +254,7 @@ class Batch:
             if job.done and job.shares:
                 self._index(job.context, job.context.cache.length)
         self._running = [job for job in self._running if not job.done]
-        for shares in (self._shares, self._read_shares):
+        for shares in (self._shares, self._pace):
             shares.keep(job.owner for job in self._running)
 
     def _index_prompt(self, job: Job) -> None:
@@ -298,32 +286,9 @@ class Batch:
         rows: their steps together take less time than one by one."""
         waiting = {job: rows for job in self._running if (rows := job.rows)}
         drafting = any(rows <= SHORT and not (job.is_own or job.reads) for job, rows in waiting.items())
-        ready = self._paced({job: rows for job, rows in waiting.items() if not (drafting and job.is_own)})
+        ready = self._pace.choose({job: rows for job, rows in waiting.items() if not (drafting and job.is_own)})
         chosen = self._shares.choose(list(ready), list(ready.values()), self._runtime.capabilities.largest_call)
         if len(chosen) < len(self._running):
             taken = set(chosen)
             self._running = [*(job for job in self._running if job not in taken), *chosen]
         return chosen
-
-    def _paced(self, waiting: dict[Job, int]) -> dict[Job, int]:
-        """Without the prompts that have to wait for a later call, because others wait for their tokens in this one."""
-        readers = {job: rows for job, rows in waiting.items() if job.reads} if self._pace is not None else {}
-        if self._pace is None or not readers or len(readers) == len(waiting):
-            return waiting
-        others = sum(waiting.values()) - sum(readers.values())
-        room = min(self._pace.rows, self._runtime.capabilities.largest_call - others)
-        read = set(self._read_shares.choose(list(readers), list(readers.values()), room))
-        return {job: rows for job, rows in waiting.items() if job in read or job not in readers}
-
-    def _note_reading(self, jobs: Sequence[Job]) -> int:
-        """Count the prompts of a call; returns their rows."""
-        readers = [job for job in jobs if job.reads] if self._pace is not None else []
-        if 0 < len(readers) < len(jobs):
-            self._read_shares.note(readers)
-        return sum(job.rows for job in readers)
-
-    def _most_rows(self, others: int) -> int:
-        """The rows of a prompt's next call while so many other sequences run; 0: as the runtime has them."""
-        if self._pace is None or not others:
-            return 0
-        return max(min(self._pace.rows, self._runtime.capabilities.largest_call - others), 1)

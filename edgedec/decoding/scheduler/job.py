@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
 from edgedec.decoding.constraint import always
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.messages import (
     Completed,
     DecodeLoop,
@@ -182,6 +183,15 @@ class Job:
 def _is_slice(request: Request | DraftedStep) -> bool:
     """Whether it is a call of some blocks only."""
     return isinstance(request, Call) and request.blocks is not None
+
+
+def set_ends(jobs: Sequence[Job]) -> None:
+    """Note when each text ends among the others."""
+    left = [job.need - len(job.context.ids) for job in jobs]
+    order = sorted(left)
+    for job, tokens in zip(jobs, left, strict=True):
+        sooner = bisect_right(order, tokens)
+        job.context.ends = Ends(len(order) - sooner, sooner - bisect_left(order, tokens))
 
 
 def rows_of(request: Request | DraftedStep) -> int:
