@@ -36,6 +36,16 @@ LLAMA: dict[str, Any] = {
     "eos_token_id": VOCAB - 3,
 }
 
+# Llama 3's rope.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
 
 def write_llama(folder: Path, *, seed: int = 0, tokenizer: bool = True, **config: Any) -> Path:
     """A random Llama with the given config entries changed, and a byte-level tokenizer of `VOCAB` tokens."""

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 # The epsilon of norms; OLMo's and OPT's code has 1e-5.
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+# Of older families, by what the others call them.
+_OLDER = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token"),
+}
+
+
+def named(config: dict[str, Any]) -> Any:
+    """A config file's text model under the names that transformers gives its numbers."""
+    text = config.get("text_config", config)
+    known = {name: text[old] for name, others in _OLDER.items() for old in others if old in text}
+    if "layers_block_type" in text:
+        known["num_hidden_layers"] = len(text["layers_block_type"])
+    if "per_layer_config" in text:
+        layers = (text["per_layer_config"].get(str(i), {}) for i in range(text["num_hidden_layers"]))
+        known["per_layer_config"] = [SimpleNamespace(**text | layer) for layer in layers]
+    return SimpleNamespace(**text | known)
 
 
 def norm_eps(config: Any) -> float:

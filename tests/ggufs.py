@@ -1,73 +1,20 @@
-"""GGUF files of the models of the zoo, written with the package gguf by the rules of llama.cpp's own converter."""
+"""GGUF files of models of transformers, written with the package gguf by the rules of llama.cpp's own converter."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pytest
-import zoo
 from numpy.typing import NDArray
 
 gguf = pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
 
 Array = NDArray[np.float32]
-UNBOUNDED = {"time_step_limit": [0.0, float("inf")]}
-GEMMA = zoo.GEMMA | {"query_pre_attn_scalar": 16}
-HYBRID = [*["linear_attention"] * 2, "full_attention", "linear_attention"]
-# The zoo's models with what a GGUF cannot say left out: windows of Llama's kin, Gemma's own query scale, step limits.
-MODELS: dict[str, Callable[[], Any]] = {
-    **{name: zoo.ZOO[name] for name in ("llama", "llama_bias_yarn_tied", "llama_linear", "qwen2_tied", "qwen3")},
-    **{name: zoo.ZOO[name] for name in ("phi3", "phi3_longrope", "olmo2", "olmo2_bias_tied", "mixtral_tied", "olmoe")},
-    **{name: zoo.ZOO[name] for name in ("granitemoe", "granitemoe_tied")},
-    "mistral": zoo._causal("Mistral", head_dim=16, sliding_window=None),
-    "gemma2": zoo._causal("Gemma2", **GEMMA, attn_logit_softcapping=4.0, final_logit_softcapping=6.0),
-    "gemma3": lambda: zoo._random(
-        "Gemma3Text", "Gemma3ForCausalLM", GEMMA | {"num_hidden_layers": 6, "rope_parameters": zoo.GEMMA3_ROPES}, 2
-    ),
-    "smollm3": zoo._causal("SmolLM3", num_hidden_layers=5),
-    "mixtral": zoo._causal(
-        "Mixtral", head_dim=16, sliding_window=None, intermediate_size=32, num_local_experts=5, **zoo.EXPERTS
-    ),
-    "qwen3_moe": zoo._causal(
-        "Qwen3Moe", head_dim=16, num_experts=6, moe_intermediate_size=16, norm_topk_prob=True, **zoo.EXPERTS
-    ),
-    "granite": zoo._causal(
-        "GraniteMoeHybrid",
-        **zoo.GRANITE | {"num_local_experts": 0},
-        layer_types=["full_attention"] * 3,
-        shared_intermediate_size=48,
-        position_embedding_type="rope",
-    ),
-    "granitemoehybrid": zoo._causal(
-        "GraniteMoeHybrid", **zoo.GRANITE, **zoo.MAMBA | UNBOUNDED, layer_types=HYBRID[1:], shared_intermediate_size=32
-    ),
-    "granitemoehybrid_dense": zoo._causal(
-        "GraniteMoeHybrid",
-        1,
-        **zoo.GRANITE | {"num_local_experts": 0},
-        **zoo.MAMBA | UNBOUNDED | {"mamba_n_groups": 1},
-        num_hidden_layers=4,
-        layer_types=HYBRID,
-        shared_intermediate_size=48,
-        tie_word_embeddings=True,
-    ),
-    "lfm2": zoo.ZOO["lfm2"],
-    "bamba": zoo._causal(
-        "Bamba",
-        **zoo.MAMBA | UNBOUNDED,
-        hidden_size=64,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        attn_layer_indices=[1],
-        attention_bias=True,
-        mlp_bias=True,
-    ),
-}
 ARCHITECTURES = {
     **{"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"},
     **{"qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2"},
@@ -100,8 +47,18 @@ OUTER = {
 }
 
 
+class Drawn(NamedTuple):
+    """A model without torch. config: with the names that transformers gives its numbers."""
+
+    config: Any
+    tensors: dict[str, Array]
+
+    def state_dict(self) -> dict[str, Array]:
+        return self.tensors
+
+
 def write(model: Any, path: Path, kind: str | Mapping[str, str] = "F32", apart: bool = False, **extra: Any) -> Path:
-    """Write a transformers model as GGUF; matrices of whole blocks in `kind`, or in the first of several whose key is
+    """Write a model as GGUF; matrices of whole blocks in `kind`, or in the first of several whose key is
     part of their name. apart: a tensor for each expert; extra: metadata by full name."""
     config, arch = model.config, architecture(model.config)
     writer = gguf.GGUFWriter(path, arch)
@@ -281,7 +238,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     c, found = model.config, dict[str, Array]()
     dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     for name, parameter in model.state_dict().items():
-        values = parameter.float().numpy().astype(np.float32)
+        values = parameter if isinstance(parameter, np.ndarray) else parameter.float().numpy()
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
         shift = 1.0 if "Gemma" in type(model).__name__ and name.endswith("norm.weight") else 0.0

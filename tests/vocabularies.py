@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ggufs
+import numpy as np
 import pytest
-import zoo
+from checkpoints import LLAMA, llama_shapes
 from ggufs import add_value, finish, gguf
+from zoo_golden import neutral, spread
 
 from edgedec.export.gguf.types import BLOCK
 
@@ -153,8 +156,15 @@ def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
 def tiny(path: Path, kind: str = "Q8_0", seed: int = 0) -> Path:
     """Write a random Llama over bytes."""
     tokens = [*alphabet(), "<|end|>"]
-    config = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
-    model = zoo._causal("Llama", seed, **config | {"vocab_size": len(tokens), "num_key_value_heads": 1})()
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
+    sizes |= {"vocab_size": len(tokens), "num_key_value_heads": 1, "tie_word_embeddings": False}
+    config = LLAMA | sizes
+    rng = np.random.default_rng(seed)
+    drawn = {
+        name: (neutral(name, "llama") + spread(name, shape) * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in llama_shapes(config).items()
+    }
+    model = ggufs.Drawn(SimpleNamespace(**config), drawn)
     facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["a b"], "eos_token_id": 256}
     facts["tokens"] = [*tokens[:255], "ab", tokens[256]]
     return ggufs.write(model, path, kind, **{f"tokenizer.ggml.{key}": value for key, value in facts.items()})

@@ -101,15 +101,16 @@ def fitted(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"hidden_size": 64 if wide <= 64 and 64 % heads == 0 else wide}
 
 
-def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]]) -> Path:
-    """A checkpoint whose every tensor is drawn, norms around their neutral value too."""
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]], wild: float = 1.0) -> Path:
+    """A checkpoint whose every tensor is drawn, norms around their neutral value too. wild: what their spread is
+    multiplied by; the golden logits are of 1."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True)
     drawn = {}
     for name, shape in tensors.items():
         rng = np.random.default_rng(crc32(name.encode()))
-        wide = spread(name, shape) * (0.5 if EMBEDDING.search(name) else 1.0)
+        wide = wild * spread(name, shape) * (0.5 if EMBEDDING.search(name) else 1.0)
         drawn[name] = np.asarray(neutral(name, config["model_type"]) + wide * rng.standard_normal(shape), np.float32)
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))

@@ -36,7 +36,8 @@ class Context:
     sequences share its calls, and `ends` when it ends among them; `hooks`: the functions of its constraint besides
     masks; `adapter`: the low-rank weights that its calls use; `policy`: the cache policy, None to keep everything
     (`edgedec.decoding.apply_policy`); `gaps`: the time between its calls; `left`: the tokens that the runtime's own
-    steps may add from here on, 0 where the next call cannot be such a step.
+    steps may add from here on, 0 where the next call cannot be such a step; `most_rows`: of a call that reads the text
+    while others wait for their tokens, 0: as many as the runtime takes.
     """
 
     ids: list[int]
@@ -52,6 +53,7 @@ class Context:
     policy: CachePolicy | None = None
     gaps: Gaps = field(default_factory=Gaps)
     left: int = 0
+    most_rows: int = 0
 
     def fork(self, rng: np.random.Generator | None = None) -> Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
@@ -62,7 +64,8 @@ class Context:
         policy = None if self.policy is None else self.policy.fork()
         own = dict(vars(self))
         text = (self.ids, len(self.ids)) if own.pop("ids", None) is not None else own["_text"]
-        own |= {"cache": self.cache.fork(), "rng": rng, "policy": policy, "hooks": NO_HOOKS, "_text": text}
+        own |= {"cache": self.cache.fork(), "rng": rng, "policy": policy, "hooks": NO_HOOKS, "most_rows": 0}
+        own["_text"] = text
         twin = Context.__new__(Context)
         vars(twin).update(own)  # beams make forks in every step
         return twin
@@ -103,6 +106,10 @@ class Context:
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""
         return self.ids[self.cache.length :]
+
+    def chunk(self, size: int) -> int:
+        """The rows of the next call that reads the text, where the runtime takes `size`."""
+        return min(size, self.most_rows) if self.most_rows else size
 
     def make_room(self) -> None:
         """Slide a full context: keep the first and the latest tokens, and read them again.

@@ -132,10 +132,10 @@ class Gaps:
         self._passed = self._counted = 0.0
 
     def end_forward(self) -> None:
-        """Note that the forward ended; called only if `watched`."""
-        self.watched = False
-        if FINE:
+        """Note that the forward ended."""
+        if self.watched and FINE:
             self._busy, self._since = thread_time(), 0.0
+        self.watched = False
 
     def count(self, seconds: float) -> None:
         """Add the seconds that a drafter worked."""

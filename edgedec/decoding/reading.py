@@ -24,7 +24,7 @@ def read_pending(
             # Everything is cached: the last token is run again, for its logits.
             cache.truncate(len(context.ids) - 1)
         pending = context.pending()
-        size = capabilities.chunk(cache.length)
+        size = context.chunk(capabilities.chunk(cache.length))
         rows = Rows.chain(pending[:size], cache.length)
         if len(pending) <= size:
             return rows, shown

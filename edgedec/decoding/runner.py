@@ -175,8 +175,7 @@ def _run(owner: Runtime, call: Call, gaps: Gaps, since: float, own: bool = True)
     result = owner.forward((call,))[0]
     gaps.add_forward(began - since, own=own and is_own(call))
     ended = perf_counter()
-    if gaps.watched:
-        gaps.end_forward()
+    gaps.end_forward()
     rows = call.rows.count
     cells = text_cells(rows, call.cache.length)
     return Completed(result, rows, ended - began, cells, runs_whole(call)), ended
@@ -190,6 +189,5 @@ def _run_together(
     answers, _ = run_together(runtime, requests, ())
     gaps.add_forward(began - since, own=any(map(is_own, requests)))
     ended = perf_counter()
-    if gaps.watched:
-        gaps.end_forward()
+    gaps.end_forward()
     return answers, ended

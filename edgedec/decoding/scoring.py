@@ -103,7 +103,7 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
     context.suit()
     while cache.length < len(ids) - 1:
         start = cache.length
-        rows = Rows.chain(ids[start:-1][:size], start)
+        rows = Rows.chain(ids[start:-1][: context.chunk(size)], start)
         completed = yield Call(rows, cache, outputs=ALL_LOGITS, adapter=context.adapter)
         logits = completed.result.logits
         assert logits is not None

@@ -177,7 +177,8 @@ def read(context: Context, host: SearchHost) -> Reading:
     if cache.length >= len(context.ids):
         cache.truncate(len(context.ids) - 1)
     while cache.length < len(context.ids) - 1:
-        rows = Rows.chain(context.ids[cache.length : -1][: host.capabilities.chunk(cache.length)], cache.length)
+        size = context.chunk(host.capabilities.chunk(cache.length))
+        rows = Rows.chain(context.ids[cache.length : -1][:size], cache.length)
         yield Call(rows, cache, adapter=context.adapter)
         cache.commit(range(len(rows)))
 

@@ -39,6 +39,8 @@ log = logging.getLogger("edgedec.server")
 # Seconds that the engine waits for the event loop, which may be busy with something else; the weight of a text in the
 # mean time that texts take.
 _LONGEST_WAIT, _PACE = 0.02, 0.1
+# The seconds by which prompts may prolong a call of other texts, besides its own time.
+_PAUSE = 0.05
 
 
 class EngineThread:
@@ -262,7 +264,8 @@ class EngineThread:
     def _new_batch(self) -> Batch:
         prefixes = SharedPrefixes(self.model.runtime.capabilities, self.offload)
         order, room = partial(_fairly, self._requests), self.limits.room
-        return Batch(self.model.runtime, tokens=room, most=self.limits.slots, prefixes=prefixes, order=order)
+        runtime, slots = self.model.runtime, self.limits.slots
+        return Batch(runtime, tokens=room, most=slots, prefixes=prefixes, order=order, pause=_PAUSE)
 
     def _new_session(self, adapter: Adapter | None = None, diffusion: str | None = None) -> Session:
         self._kept = self._kept or self._open_session(1)

@@ -214,9 +214,10 @@ class EmbeddingRequest(EngineRequest):
         last, chunk = model.spec.n_blocks - 1, model.runtime.capabilities.prefill_chunk
         total, cache = np.zeros(model.spec.hidden_size), context.cache
         while pending := context.pending():
-            rows = Rows.chain(pending[:chunk], cache.length)
+            rows = Rows.chain(pending[: context.chunk(chunk)], cache.length)
             completed = yield Call(rows, cache, outputs=Outputs(hidden=(last,)), adapter=self.adapter)
-            total += completed.result.hidden[last].sum(0, dtype=np.float64)
+            for state in completed.result.hidden[last]:  # in the same order whatever the chunks
+                total += state
             cache.commit(range(len(rows)))
         self.total = total
 

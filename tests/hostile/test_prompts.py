@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import edgedec
 
@@ -18,6 +23,7 @@ import httpx  # noqa: E402
 from serving import fetch, serving, wait_for  # noqa: E402
 
 from edgedec.server import api, bodies, completions, schema  # noqa: E402
+from edgedec.server.errors import APIError  # noqa: E402
 from edgedec.server.limits import most_body  # noqa: E402
 from edgedec.text.encoding import at_least  # noqa: E402
 from hostile.attacks import ask, together  # noqa: E402
@@ -156,6 +162,56 @@ def test_a_large_body_is_parsed_beside_the_event_loop(place: str, monkeypatch: p
         httpx.post(f"{place}/v1/completions", json={"prompt": "x " * size}, timeout=60)
     assert "worker" in where[True].lower()
     assert "worker" not in where[False].lower()
+
+
+@pytest.mark.parametrize("values", ["0,", "[],", '{"a":1},', '"a",'])
+def test_large_json_is_parsed_between_the_turns_of_other_threads(values: str) -> None:
+    """Counted in turns of another thread, which has none while a parser in C runs."""
+    raw = f'{{"a": [{values * ((1 << 20) // len(values))} 0]}}'.encode()
+    turns, began, done = 0, threading.Event(), threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        began.set()
+        while not done.is_set():
+            turns += 1
+            sleep(0)
+
+    usual, other = sys.getswitchinterval(), threading.Thread(target=count)
+    sys.setswitchinterval(1e-5)
+    try:
+        other.start()
+        began.wait(60)
+        before = turns
+        json.loads(raw)
+        held, before = turns - before, turns
+        with mock.patch.object(bodies, "depth", return_value=2):  # which is Python
+            parsed = bodies.parse(raw)
+        shared = turns - before
+    finally:
+        done.set()
+        other.join(60)
+        sys.setswitchinterval(usual)
+    assert parsed == json.loads(raw)
+    assert shared > 5 * max(held, 1)
+
+
+@given(text=st.text(alphabet='{}[]",:0123456789.eE+-truefalsnd\\u \n\x01é', max_size=40), data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_json_in_parts_is_the_same_json(text: str, data: st.DataObject) -> None:
+    """Values and refusals; valid ones with a character changed too."""
+    values = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=5)
+    raw = json.dumps({"a": data.draw(values), "b": data.draw(st.dictionaries(st.text(), values))}).encode()
+    at = data.draw(st.integers(0, len(raw)))
+    for each in (raw, raw[:at] + text.encode()[:1] + raw[at + 1 :], text.encode()):
+        found = []
+        for least in (0, 1 << 30):
+            with mock.patch.object(bodies, "_IN_PARTS", least):
+                try:
+                    found.append(repr(bodies.parse(each)))
+                except APIError as error:
+                    found.append((error.status, error.message))
+        assert found[0] == found[1]
 
 
 def test_others_are_served_while_large_prompts_are_read(

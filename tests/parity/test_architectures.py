@@ -1,18 +1,22 @@
-"""Every architecture against transformers: weight names, facts, and the logits they lead to."""
+"""Every architecture against transformers: weight names, facts, and the logits they lead to.
+
+Where torch is not installed the models are those of `zoo_golden`, beside what transformers once made of them.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from config_names import delta_sizes, kv_heads, norm_eps
+import zoo_golden
+from config_names import delta_sizes, kv_heads, named, norm_eps
+from zoo_golden import PROMPT, STEPS, TOKENS
 
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
@@ -35,24 +39,24 @@ from edgedec.spec import (
     Ssm,
 )
 
-torch = pytest.importorskip("torch", reason="needs torch to build the models compared with")
+TORCH = all(map(find_spec, ("torch", "transformers")))
+if TORCH:
+    import torch
+    import zoo
 
 
 def _load(path: Path) -> Any:
     """A helper module by its path: importlib import mode puts no folder of tests on sys.path."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
+    module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-zoo = _load(Path(__file__).parents[1] / "zoo.py")
 oracle = _load(Path(__file__).parent / "oracle.py")
 
-TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
 # Besides the plain float32 file: shards, and the half formats (compared with the model rounded alike).
 SAVED = {
     "llama": {"max_shard_size": "30KB"},
@@ -63,10 +67,18 @@ SAVED = {
 
 @dataclass(frozen=True)
 class Saved:
+    """model: of transformers; None: golden has what it made of TOKENS and of PROMPT."""
+
     model: Any
     checkpoint: Checkpoint
     arch: Any
+    golden: zoo_golden.Golden | None = None
     read: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Any:
+        """Of the text's model, by the names of transformers."""
+        return named(self.golden.config) if self.golden is not None else self.model.config.get_text_config()
 
     def spec(self, context: int | None = None) -> ModelSpec:
         return self.arch.spec(self.checkpoint.config, context)
@@ -86,9 +98,16 @@ class Saved:
         return Reference(self.spec(), lambda name, start, stop: self.get(name)[start:stop])
 
 
-@pytest.fixture(scope="module", params=sorted(zoo.ZOO))
+@pytest.fixture(scope="module", params=sorted(zoo.ZOO) if TORCH else zoo_golden.names())
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    return _save(request.param, tmp_path_factory.mktemp(request.param))
+    folder = tmp_path_factory.mktemp(request.param) / "checkpoint"
+    return _save(request.param, folder) if TORCH else _golden(request.param, folder)
+
+
+def _golden(name: str, folder: Path) -> Saved:
+    golden = zoo_golden.golden(name)
+    checkpoint = open_checkpoint(zoo_golden.write(folder, golden.config, golden.tensors))
+    return Saved(None, checkpoint, architecture(checkpoint.config), golden)
 
 
 def _save(name: str, folder: Path) -> Saved:
@@ -106,24 +125,31 @@ def _save(name: str, folder: Path) -> Saved:
 
 
 def _logits(saved: Saved, tokens: list[int]) -> np.ndarray:
+    if saved.golden is not None:
+        assert tokens == TOKENS
+        return saved.golden.logits.astype(np.float64)
     with torch.no_grad():
         return saved.model(torch.tensor([tokens])).logits[0].double().numpy()
 
 
 def test_logits_are_those_of_transformers(saved: Saved) -> None:
     expected = _logits(saved, TOKENS)
-    found = oracle.forward(saved.spec(), saved.get, TOKENS)
     assert expected.std() > 0.1
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    _close(oracle.forward(saved.spec(), saved.get, TOKENS), expected)
+
+
+def _close(found: np.ndarray, expected: np.ndarray, times: int = 1) -> None:
+    """float32 sums in another order, for logits that spread by 1; some models' do by more."""
+    np.testing.assert_allclose(found, expected, atol=times * 1e-4 * max(1.0, float(expected.std())), rtol=1e-4)
 
 
 def test_every_fact_shows_in_the_logits(saved: Saved) -> None:
     """The comparison above could not pass with a fact left out: each one moves the logits it is held to."""
-    spec = saved.spec()
-    expected = oracle.forward(spec, saved.get, TOKENS)
+    spec, tokens = saved.spec(), TOKENS[:12]  # more than any window
+    expected = oracle.forward(spec, saved.get, tokens)
     for changed in _without(spec):
-        # Of gelu and its approximation the least; five times what the comparison lets pass.
-        assert np.abs(oracle.forward(changed, saved.get, TOKENS) - expected).max() > 5e-4, changed
+        # Of gelu and its approximation the least; four times what the comparison lets pass.
+        assert np.abs(oracle.forward(changed, saved.get, tokens) - expected).max() > 4e-4, changed
 
 
 def _without(spec: ModelSpec) -> list[ModelSpec]:
@@ -242,13 +268,13 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
 def test_the_reference_runtime_agrees(saved: Saved) -> None:
     runtime = saved.runtime()
     found = logits_of(runtime, Rows.chain(TOKENS, 0), runtime.new_cache(32))
-    np.testing.assert_allclose(found, _logits(saved, TOKENS), atol=1e-4, rtol=1e-4)
+    _close(found, _logits(saved, TOKENS))
 
 
 def test_greedy_text_is_that_of_transformers_across_a_saved_state(saved: Saved) -> None:
     """64 steps, of which the second half goes on from what a cache saved and another loaded."""
-    runtime, ids = saved.runtime(), list(TOKENS[:4])
-    steps = min(64, (saved.spec().original_length or saved.spec().context_length) - len(ids))
+    runtime, ids = saved.runtime(), list(PROMPT)
+    steps = min(STEPS, (saved.spec().original_length or saved.spec().context_length) - len(ids))
     cache = runtime.new_cache(len(ids) + steps)
     logits = [logits_of(runtime, Rows.chain(ids, 0), cache)]
     cache.commit(range(len(ids)))
@@ -259,11 +285,15 @@ def test_greedy_text_is_that_of_transformers_across_a_saved_state(saved: Saved) 
             cache.load(saved_cache.save())
         logits.append(logits_of(runtime, Rows.chain(ids[-1:], cache.length), cache))
         cache.commit([0])
-    expected = _logits(saved, ids)
     assert cache.length == len(ids) == 4 + steps
+    if saved.golden is not None:
+        assert ids == saved.golden.text[: len(ids)]
+        expected, times = _whole(runtime, ids), 2  # both of them round
+    else:
+        expected, times = _logits(saved, ids), 1
     assert expected.std() > 0.1
     assert expected[3:-1].argmax(axis=1).tolist() == ids[4:]
-    np.testing.assert_allclose(np.concatenate(logits), expected, atol=1e-4, rtol=1e-4)
+    _close(np.concatenate(logits), expected, times)
 
 
 # 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
@@ -283,13 +313,13 @@ def test_a_trees_nodes_are_the_ends_of_their_chains(saved: Saved) -> None:
     found = logits_of(runtime, tree, cache)
     for row, logits in enumerate(found):
         expected = _whole(runtime, [*before, *_path(tree, row)])
-        np.testing.assert_allclose(logits, expected[-1], atol=1e-4, rtol=1e-4)
+        _close(logits, expected[-1])
     fork = cache.fork()
     cache.commit([0, 2, 6])  # the branch 3 4 9
     for text, kept in (([*before, 3, 4, 9], cache), (before, fork)):
         assert kept.length == len(text)
         following = logits_of(runtime, Rows.chain([11], kept.length), kept)
-        np.testing.assert_allclose(following, _whole(runtime, [*text, 11])[-1:], atol=1e-4, rtol=1e-4)
+        _close(following, _whole(runtime, [*text, 11])[-1:])
 
 
 def _whole(runtime: Reference, ids: list[int]) -> np.ndarray:
@@ -360,7 +390,7 @@ def test_weights_cover_the_spec_and_the_checkpoint(saved: Saved) -> None:
 
 
 def test_every_fact_is_the_models_own(saved: Saved) -> None:
-    spec, config = saved.spec(), saved.model.config.get_text_config()
+    spec, config = saved.spec(), saved.config
     assert spec.architecture == saved.checkpoint.config["model_type"]
     assert (spec.vocab_size, spec.hidden_size) == (config.vocab_size, config.hidden_size)
     assert spec.n_layers == config.num_hidden_layers
@@ -414,6 +444,7 @@ def _mlp_sizes(config: Any) -> list[int]:
     return [config.intermediate_size] if shared is None else [shared]
 
 
+@pytest.mark.skipif(not TORCH, reason="needs torch and transformers")
 def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
     """To the last bits of float32: at position 100000 more would turn into an angle that is wrong."""
     known, last = dict(saved.model.named_buffers()), "original_inv_freq" if saved.spec().original_length else "inv_freq"
@@ -439,34 +470,39 @@ def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
 
 
 def test_longrope_has_the_long_set_where_a_long_text_fits(tmp_path: Path) -> None:
-    phi = _save("phi3_longrope", tmp_path)
+    phi = _golden("phi3_longrope", tmp_path / "checkpoint")
     both, short = phi.spec(), phi.spec(32)
     assert (both.context_length, short.context_length, phi.spec(33).context_length) == (96, 32, 33)
     assert (both.original_length, phi.spec(33).original_length, short.original_length) == (32, 32, 0)
     assert both.ropes[0].inv_freq == short.ropes[0].inv_freq
     assert both.ropes[0].scale == short.ropes[0].scale == pytest.approx((1 + np.log(3) / np.log(32)) ** 0.5)
-    tokens = (TOKENS * 2)[:40]  # past the original length transformers takes the long set too
-    rope = both.ropes[0]
-    long = replace(both, ropes=(replace(rope, inv_freq=rope.long_inv_freq, long_inv_freq=(), original=0),))
-    found = oracle.forward(long, phi.get, tokens)
-    np.testing.assert_allclose(found, _logits(phi, tokens), atol=1e-4, rtol=1e-4)
     with pytest.raises(CheckpointError, match="a context of 97 is out of range"):
         phi.spec(97)
 
 
+@pytest.mark.skipif(not TORCH, reason="needs torch and transformers")
+def test_past_the_original_length_transformers_takes_the_long_set_too(tmp_path: Path) -> None:
+    phi, tokens = _save("phi3_longrope", tmp_path), (TOKENS * 2)[:40]
+    both = phi.spec()
+    rope = both.ropes[0]
+    long = replace(both, ropes=(replace(rope, inv_freq=rope.long_inv_freq, long_inv_freq=(), original=0),))
+    found = oracle.forward(long, phi.get, tokens)
+    _close(found, _logits(phi, tokens))
+
+
 def test_check_names_the_first_offender(tmp_path: Path) -> None:
-    saved = _save("qwen2", tmp_path)
+    saved = _golden("qwen2", tmp_path / "checkpoint")
     spec, weights = saved.spec(), saved.weights
-    with pytest.raises(BadTensor, match=r"^lm_head.weight: \(101, 48\) is not part of a qwen2 model"):
+    with pytest.raises(BadTensor, match=r"^lm_head.weight: \(101, 64\) is not part of a qwen2 model"):
         saved.checkpoint.check({k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ())
-    with pytest.raises(BadTensor, match=r"^nowhere: missing from .*; part of final_norm \(48,\)"):
+    with pytest.raises(BadTensor, match=r"^nowhere: missing from .*; part of final_norm \(64,\)"):
         saved.checkpoint.check(weights | {"final_norm": (Part("nowhere"),)}, spec, saved.arch.FACTS.ignored)
-    with pytest.raises(BadTensor, match=r"blocks.1.gate_up has shape \(72, 48\), expected \(144, 48\)"):
+    with pytest.raises(BadTensor, match=r"blocks.1.gate_up has shape \(72, 64\), expected \(144, 64\)"):
         saved.checkpoint.check(weights | {"blocks.1.gate_up": weights["blocks.1.gate_up"][:1]}, spec, ())
 
 
 def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
-    saved = _save("qwen2", tmp_path)
+    saved = _golden("qwen2", tmp_path / "checkpoint")
     config = saved.checkpoint.config | {"tie_word_embeddings": True}
     spec = saved.arch.spec(config)
     with pytest.raises(BadTensor, match=r"lm_head.weight: differs from the embedding"):

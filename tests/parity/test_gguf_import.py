@@ -8,7 +8,8 @@ from typing import Any
 import ggufs
 import numpy as np
 import pytest
-from ggufs import MODELS, gguf
+from gguf_models import MODELS
+from ggufs import gguf
 from numpy.typing import NDArray
 from onnx_sessions import session as session_of
 from readings import all_logits, greedy, kl, of_file

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ggufs
 import numpy as np
 import pytest
 import readings as r
+from gguf_models import MODELS
 from ggufs import gguf
 
 from edgedec.bundle import Bundle
@@ -72,7 +72,7 @@ def test_every_type_is_read_as_llama_cpp_reads_it(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layers_too(name: str, tmp_path: Path) -> None:
-    path = r.write(ggufs.MODELS[name](), tmp_path / "m.gguf")
+    path = r.write(MODELS[name](), tmp_path / "m.gguf")
     bundle, ours = native(path, tmp_path / "b", weights="f32")
     found = r.llama_cpp_logits(path, IDS)
     far = np.abs(found - r.all_logits(r.of_file(path), IDS)).max()

@@ -13,7 +13,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.scheduler.batch import Batch
-from edgedec.decoding.scheduler.job import Job
+from edgedec.decoding.scheduler.job import Job, set_ends
 from edgedec.decoding.sharing import FoundPrefix
 from edgedec.drafters.off import Off
 from edgedec.runtime import ALL_LOGITS, Call, Rows
@@ -271,5 +271,5 @@ def test_each_text_ends_among_the_others_by_the_tokens_that_are_left() -> None:
         job_of(50, cache(5, 4)),
     ]
     batch = batch_of(*jobs)
-    batch._set_ends()
+    set_ends(batch.jobs)
     assert [job.context.ends for job in jobs] == [Ends(1, 1), Ends(2, 2), Ends(2, 2), Ends(0, 1)]

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import write_llama
-from zoo import LLAMA3
+from checkpoints import LLAMA3, write_llama
 
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle

@@ -3,7 +3,8 @@
 Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
 takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
 come and go at any step. On a batch-invariant runtime every text is byte-identical to the text that it would be alone.
-Drafted rows are allocated to all sequences together, just before the forward (`allocation`).
+Drafted rows are allocated to all sequences together, just before the forward (`allocation`). Prompts are read in parts
+that keep the others waiting no longer than they may (`pace`).
 
 Admission counts pages: each page of running sequences and of idle prefixes once, and the pages that running sequences
 may still fill. A text that shares a prefix with another one, running or ended, continues from its pages (`sharing`); it
@@ -13,7 +14,6 @@ waiting sequence needs the room.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -21,12 +21,13 @@ from time import perf_counter, sleep
 
 from edgedec.cache.prefixes import common
 from edgedec.decoding.apply_policy import most_held
-from edgedec.decoding.context import Context, Ends
+from edgedec.decoding.context import Context
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
 from edgedec.decoding.scheduler.forwarding import run_jobs
 from edgedec.decoding.scheduler.held import HeldTokens, holding
-from edgedec.decoding.scheduler.job import Job, grant_offers
+from edgedec.decoding.scheduler.job import SHORT, Job, grant_offers, set_ends
+from edgedec.decoding.scheduler.pace import PromptPace
 from edgedec.decoding.scheduler.shares import RowShares
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.runtime import Runtime
@@ -37,8 +38,6 @@ __all__ = ["Batch", "Job"]
 _WORTH_WAITING = 16
 # The number of waiting texts that are compared with a prompt, once it has been read, for a common prefix.
 _LOOKS = 64
-# A call of a draft in progress with more rows than this reads a text, and no sequence waits for it.
-_SHORT = 12
 # Steps after which the order in which texts end is determined again.
 _ENDS = 8
 # Seconds between polls while all sequences wait for their constraints.
@@ -59,13 +58,15 @@ class Batch:
         most: int = 256,
         prefixes: SharedPrefixes | None = None,
         order: Callable[[Sequence[Job]], Iterable[Job]] = list,
+        pause: float = 0.0,
     ) -> None:
         """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
-        batches; order: in which waiting sequences start, those that came first in front."""
+        batches; order: in which waiting sequences start, those that came first in front; pause: the seconds by which
+        prompts may prolong a call of others, besides its own time, 0: they are read in as few calls as possible."""
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self._shares = RowShares()
+        self._shares, self._pace = RowShares(), PromptPace(pause, runtime.capabilities)
         # Sequences above `most` that may start, and tokens above `tokens` for them.
         self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
@@ -111,7 +112,7 @@ class Batch:
         self._admit()
         began = perf_counter()
         if self.last and not self._waiting and self._steps % _ENDS == 0:
-            self._set_ends()
+            set_ends(self._running)
         self._steps += 1
         for job in (parked := [job for job in self._running if job.parked]):
             verifying = job.verifying
@@ -124,38 +125,33 @@ class Batch:
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
+        self._pace.begin(jobs)
         own = sum(job.is_own for job in jobs)
-        self._gaps.add_forward(self._since_last + perf_counter() - began, max(own, 1), own > 0)
         ran = perf_counter()
+        self._gaps.add_forward(self._since_last + ran - began, max(own, 1), own > 0)
         answers = run_jobs(self._runtime, jobs, self._drop_idle)
-        if self._gaps.watched:
-            self._gaps.end_forward()
+        self._gaps.end_forward()
         ended = perf_counter()
-        if answers.tokens and not answers.results:
-            ended = ran + answers.tokens[-1][2].seconds  # choosing and committing tokens is after the forward
-        others = len(self._running) - 1
-        for job, completed in answers.results:
-            job.context.concurrent = others
-            if completed:
-                job.complete(completed)
-                self._index_prompt(job)
         if answers.tokens:
             done = answers.tokens[-1][2]
             self._gaps.add_steps(done.spent, done.drafts)
+            if not answers.results:
+                ended = ran + done.seconds  # choosing and committing tokens is after the forward
+        self._pace.end(ended - ran)
+        for job, completed in answers.results:
+            self._set_others(job.context, len(self._running) - 1)
+            if completed:
+                job.complete(completed)
+                self._index_prompt(job)
         for job, token, done in answers.tokens:
-            job.context.concurrent = others
+            self._set_others(job.context, len(self._running) - 1)
             job.deliver(token, done)
         self._retire()
         self._since_last = perf_counter() - ended
         return True
 
-    def _set_ends(self) -> None:
-        """Note when each text ends among the others."""
-        left = [job.need - len(job.context.ids) for job in self._running]
-        order = sorted(left)
-        for job, tokens in zip(self._running, left, strict=True):
-            sooner = bisect_right(order, tokens)
-            job.context.ends = Ends(len(order) - sooner, sooner - bisect_left(order, tokens))
+    def _set_others(self, context: Context, others: int) -> None:
+        context.concurrent, context.most_rows = others, self._pace.most_rows(others)
 
     def run(self) -> None:
         """Step until nothing is left."""
@@ -239,7 +235,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        context.concurrent, context.gaps = len(self._running), self._gaps
+        self._set_others(context, len(self._running))
+        context.gaps = self._gaps
         context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
@@ -252,10 +249,13 @@ class Batch:
         if not any(job.done for job in self._running):
             return
         for job in self._running:
+            if job.done:
+                job.context.most_rows = 0
             if job.done and job.shares:
                 self._index(job.context, job.context.cache.length)
         self._running = [job for job in self._running if not job.done]
-        self._shares.keep(job.owner for job in self._running)
+        for shares in (self._shares, self._pace):
+            shares.keep(job.owner for job in self._running)
 
     def _index_prompt(self, job: Job) -> None:
         """Index a prompt as it is read, and once when it has been, so that other texts can continue from it: its whole
@@ -285,8 +285,8 @@ class Batch:
         time, in fair shares of their owners (`shares`). While a draft is made, the other sequences wait for its few
         rows: their steps together take less time than one by one."""
         waiting = {job: rows for job in self._running if (rows := job.rows)}
-        drafting = any(rows <= _SHORT and not job.is_own for job, rows in waiting.items())
-        ready = {job: rows for job, rows in waiting.items() if not job.is_own} if drafting else waiting
+        drafting = any(rows <= SHORT and not (job.is_own or job.reads) for job, rows in waiting.items())
+        ready = self._pace.choose({job: rows for job, rows in waiting.items() if not (drafting and job.is_own)})
         chosen = self._shares.choose(list(ready), list(ready.values()), self._runtime.capabilities.largest_call)
         if len(chosen) < len(self._running):
             taken = set(chosen)

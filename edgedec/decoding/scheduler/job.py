@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
 from edgedec.decoding.constraint import always
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.messages import (
     Completed,
     DecodeLoop,
@@ -28,6 +29,9 @@ from edgedec.decoding.runner import is_own
 from edgedec.decoding.scheduler.shares import Owner, divide
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities, Stepped
+
+# A call with more rows than this reads a text.
+SHORT = 12
 
 
 @dataclass(eq=False)
@@ -164,9 +168,30 @@ class Job:
         return self.offer is not None or self.steps is not None or any(map(is_own, self.requests))
 
     @property
+    def reads(self) -> bool:
+        """Whether its next call reads more of its text than was drafted: a prompt, or a text that slides."""
+        if len(self.context.ids) - self.context.cache.length <= SHORT:
+            return False
+        return not any(isinstance(request, ForwardOn) or _is_slice(request) for request in self.requests)
+
+    @property
     def caches(self) -> list[Cache]:
         """The caches of its context and of its forks."""
         return [self.context.cache, *(fork.cache for fork in self.forks)]
+
+
+def _is_slice(request: Request | DraftedStep) -> bool:
+    """Whether it is a call of some blocks only."""
+    return isinstance(request, Call) and request.blocks is not None
+
+
+def set_ends(jobs: Sequence[Job]) -> None:
+    """Note when each text ends among the others."""
+    left = [job.need - len(job.context.ids) for job in jobs]
+    order = sorted(left)
+    for job, tokens in zip(jobs, left, strict=True):
+        sooner = bisect_right(order, tokens)
+        job.context.ends = Ends(len(order) - sooner, sooner - bisect_left(order, tokens))
 
 
 def rows_of(request: Request | DraftedStep) -> int:
