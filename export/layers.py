@@ -15,12 +15,12 @@ def through_layer(
     runtime: Runtime, cache: Cache, hidden: Hidden, ids: NDArray[np.int64], layer: int, chunk: int
 ) -> Hidden:
     """The state [n, hidden_size] after a layer, `chunk` rows per call: later rows read the cache, in its format. Where
-    layers read the slots of others, all rows are one call and stay pending, for the layers after this one."""
+    layers read what others keep, all rows are one call and stay pending, for the layers after this one."""
     spec = runtime.spec
     blocks, parts = spec.span(layer, layer + 1), []
-    if layer == 0 or not spec.shared:
+    if layer == 0 or not spec.owners:
         cache.truncate(0)
-    if spec.shared:
+    if spec.owners:
         call = Call(Rows.chain(ids, 0), cache, blocks, hidden, Outputs(hidden=(blocks[-1],)))
         return forward_one(runtime, call).hidden[blocks[-1]]
     keeps = any(b in spec.attention or b in spec.recurrent for b in blocks)  # a feed-forward alone leaves no rows

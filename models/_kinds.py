@@ -33,8 +33,8 @@ def kind(config: Mapping[str, Any]) -> str:
         return "a model of text and images or sound; models here read text only"
     if any(part in name for part in _RECURRENT) or any(key.startswith(("ssm_", "mamba_")) for key in config):
         return (
-            "a recurrent or state-space model; of these Mamba, Mamba-2, FalconMamba and the hybrids Bamba, "
-            "GraniteMoeHybrid and Jamba are here"
+            "a recurrent or state-space model; of these Mamba, Mamba-2, FalconMamba, RWKV-7 and the hybrids "
+            "Bamba, GraniteMoeHybrid and Jamba are here"
         )
     if any(config.get(key) for key in _EXPERTS):
         return f"a mixture of experts; of these {_MIXTURES} are here"

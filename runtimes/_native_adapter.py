@@ -13,6 +13,8 @@ from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
 from edgedec.spec import Mlp, ModelSpec
 
+# Of RWKV-7, made by way of few values.
+_LOW = ("decay", "rate", "gate", "value")
 # The matrices of a block, by kind, that an adapter may change: the first and the last of its one or two parts, and
 # of a kind with more those between them.
 _ADAPTED = {
@@ -26,6 +28,8 @@ _ADAPTED = {
     "ssm": ("in_proj", "out_proj"),
     "s6": ("in_proj", "out_proj", "x_proj", "dt_proj"),
     "conv": ("in_proj", "out_proj"),
+    "rwkv7": ("r", "o", "k", "v", *(f"{name}_{way}" for name in _LOW for way in ("down", "up"))),
+    "channel_mix": ("up", "down"),
     "delta": ("in_proj", "out_proj", "gate_up", "decay_up"),
 }
 

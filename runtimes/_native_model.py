@@ -15,6 +15,7 @@ from edgedec.spec import (
     S6,
     Attention,
     Block,
+    ChannelMix,
     Conv,
     Delta,
     LatentAttention,
@@ -23,6 +24,7 @@ from edgedec.spec import (
     Moe,
     Opaque,
     PowerLaw,
+    Rwkv7,
     SharedAttention,
     Ssm,
 )
@@ -65,7 +67,7 @@ class NativeModel:
         )
 
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
-        made = structs.BlockStruct(kind=codes.KINDS[block.kind], branch=block.branch)
+        made = structs.BlockStruct(kind=codes.KINDS[block.kind], branch=block.branch, values_of=-1)
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
@@ -77,6 +79,8 @@ class NativeModel:
             made.slots_of, made.attention = block.slots_of, ctypes.pointer(part)
             return made
         setattr(made, block.kind, ctypes.pointer(part))
+        if isinstance(block, Rwkv7) and block.values_of is not None:
+            made.values_of = block.values_of
         if isinstance(block, Lookup):
             part.first = self._spec.lookups[b].start
         if isinstance(block, LatentAttention):
@@ -113,6 +117,10 @@ class NativeModel:
                 return self._conv(prefix, block)
             case Delta():
                 return self._delta(prefix, block)
+            case Rwkv7():
+                return self._rwkv7(prefix, block)
+            case ChannelMix():
+                return self._channel_mix(prefix)
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
@@ -264,6 +272,21 @@ class NativeModel:
             **self._matrices(prefix, "in_proj out_proj gate_up decay_up"),
             **self._vectors(prefix, "conv dt_bias a gate_norm"),
         )
+
+    def _rwkv7(self, prefix: str, block: Rwkv7) -> structs.Rwkv7Struct:
+        low = (f"{name}_{way}" for name in ("decay", "rate", "gate", "value") for way in ("down", "up"))
+        return structs.Rwkv7Struct(
+            heads=block.n_heads,
+            head_dim=block.head_dim,
+            key_dim=block.key_dim,
+            eps=block.eps,
+            **self._matrices(prefix, f"r k v o {' '.join(low)}"),
+            **self._vectors(prefix, "mix decay_bias rate_bias value_bias key_scale key_rate bonus"),
+            **self._vectors(prefix, "out_norm out_norm_bias"),
+        )
+
+    def _channel_mix(self, prefix: str) -> structs.ChannelMixStruct:
+        return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))
 
     def _matrices(self, prefix: str, names: str) -> dict[str, structs.TensorStruct]:
         return {name: self._tensor(prefix + name) for name in names.split()}

@@ -45,6 +45,7 @@ __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailabl
 
 KINDS = (
     "attention",
+    "channel_mix",
     "conv",
     "delta",
     "latent",
@@ -52,6 +53,7 @@ KINDS = (
     "mlp",
     "moe",
     "power_law",
+    "rwkv7",
     "s6",
     "shared_attention",
     "ssm",

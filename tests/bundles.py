@@ -17,7 +17,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import Kept, WeightsFile, format_of
-from edgedec.spec import KV_FORMATS, S6, Attention, Conv, Delta, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import KV_FORMATS, S6, Attention, ChannelMix, Conv, Delta, Mlp, ModelSpec, Moe, Rope, Rwkv7, Ssm
 
 Read = Callable[[str], NDArray[np.float32]]
 WEIGHTS = "weights.bin"
@@ -202,6 +202,7 @@ _ATTENTION = Attention(n_heads=4, n_kv_heads=2, head_dim=16, scale=0.25)
 _MOE = Moe(n_experts=5, top_k=2, inner_size=16)
 # Every option of every kind of block that the odd ones and the zoo leave out.
 _DELTA = Delta(n_heads=6, head_dim=20, key_dim=12, n_groups=2, conv_size=3)
+_RWKV7 = Rwkv7(48, 3, head_dim=20, key_dim=12, decay_rank=9, rate_rank=7, gate_rank=11)
 KINDS = {
     "layer norms, plain": _kind(
         (
@@ -256,6 +257,12 @@ KINDS = {
         (replace(_ATTENTION, gate="channel", qk_norm="head", qkv_bias=True), _MOE),
         (replace(_DELTA, n_heads=2, n_groups=2, head_dim=72, beta_scale=2.0, eps=0.01, post_norm="rms"),),
         (replace(_DELTA, decay="channel", rank=8, gate="sigmoid"),),
+    ),
+    "time and channel mixing": _kind(
+        (_RWKV7, ChannelMix(48, 40)),
+        (replace(_ATTENTION, window=6), Mlp(32)),
+        (replace(_RWKV7, n_heads=6, head_dim=10, values_of=0, value_rank=6, post_norm="rms"), _MOE),
+        (ChannelMix(48, 72, norm="rms", post_norm="layer"),),
     ),
     "short convolutions": _kind(
         (Conv(48), Mlp(32)),

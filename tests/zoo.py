@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
 from checkpoints import LLAMA3  # noqa: E402
+import rwkv7  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
 
 SIZES: dict[str, Any] = mimo.SMALL | {
@@ -85,6 +86,8 @@ GEMMA4_LARGE = GEMMA4 | {
     "num_global_key_value_heads": 1,
     "hidden_size": 64,
 }
+# The other sizes are those of its config in `rwkv7.py`, where all ranks differ.
+RWKV = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers", "bos_token_id", "eos_token_id")}
 HEADS = {"num_key_value_heads": 4}
 NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
 # Of families whose configs know no other heads and sizes.
@@ -253,7 +256,8 @@ def _without(name: str) -> dict[str, Any]:
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
-    model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
+    library = rwkv7 if config_name == "Rwkv7" else transformers
+    model = getattr(library, class_name)(getattr(library, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(neutral(name, config_name) + spread(name, weight.shape) * torch.randn_like(weight))
@@ -371,6 +375,13 @@ ZOO: dict[str, Callable[[], Any]] = {
     "gemma4_experts": lambda: _gemma4(
         GEMMA4_LARGE | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 16},
         3,
+    ),
+    "rwkv7": lambda: _random("Rwkv7", "Rwkv7ForCausalLM", RWKV | {"value_dim": [60] * 3}, 1),
+    "rwkv7_unnormed": lambda: _random(
+        "Rwkv7",
+        "Rwkv7ForCausalLM",
+        RWKV | {"head_dim": 24, "norm_first": False, "intermediate_size": None, "hidden_ratio": 1.9, "norm_eps": 1e-3},
+        2,
     ),
     "phi3": _causal("Phi3", sliding_window=9, hidden_size=64, rope_parameters={"rope_type": "default"}),
     "phi3_longrope": _causal(

@@ -61,7 +61,7 @@ def names() -> list[str]:
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
     *("ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts"),
-    *("olmo_hybrid", "phimoe", "qwen3_next", "youtu"),
+    *("olmo_hybrid", "phimoe", "qwen3_next", "rwkv7", "youtu"),
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.rows import Rows
+from edgedec.errors import UsageError
 from edgedec.spec import Stateful
 
 Array = NDArray[np.float32]
@@ -19,10 +20,11 @@ _WORTH, _KEPT = 16, 4
 
 class Recurrent(NamedTuple):
     """conv [conv_size - 1, conv_dim]: the last inputs of the convolution; state [n_heads, head_dim, state_size], of a
-    short convolution alone of no head."""
+    short convolution alone of no head; value [n_heads, head_dim]: of a pending row, where later blocks read it."""
 
     conv: Array
     state: Array
+    value: Array | None = None
 
 
 class RecurrentState:
@@ -60,6 +62,17 @@ class RecurrentState:
         """The states of the pending rows, as given to `write`."""
         return self._at
 
+    def values(self, rows: Rows, block: int) -> Array:
+        """What this block, number `block`, keeps of each computed row of a call for later ones [count, n_heads,
+        head_dim]; UsageError unless this call or one before has run it on them."""
+        numbers = rows.row_numbers()[rows.first :].tolist()
+        if self._numbers[rows.first : len(rows)] != numbers:
+            raise UsageError(
+                f"the rows read values of block {block}, which has not run on them: run block {block} on them first"
+            )
+        found = [self._at[row]().value for row in range(rows.first, len(rows))]
+        return np.stack([value for value in found if value is not None])
+
     def before(self, rows: Rows, row: int) -> Recurrent:
         """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be
         written."""
@@ -74,7 +87,7 @@ class RecurrentState:
         held = [at[row] for row in rows if row in at]
         if not held:
             return
-        self.committed = self._at[held[-1]]()
+        self.committed = self._at[held[-1]]()._replace(value=None)
         if len(held) >= _WORTH:
             self._checkpoints = [self._checkpoints[0], *self._checkpoints[1:][1 - _KEPT :], (length, self.committed)]
 

@@ -25,6 +25,7 @@ from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
 from edgedec.spec.rope import Rope, check_ropes
+from edgedec.spec.rwkv7 import ChannelMix, Rwkv7, check_rwkv
 from edgedec.spec.s6 import S6
 from edgedec.spec.shared_attention import SharedAttention, check_shared
 from edgedec.spec.ssm import Ssm
@@ -37,6 +38,7 @@ __all__ = [
     "Activation",
     "Attention",
     "Block",
+    "ChannelMix",
     "Conv",
     "Delta",
     "Dense",
@@ -51,6 +53,7 @@ __all__ = [
     "Output",
     "PowerLaw",
     "Rope",
+    "Rwkv7",
     "Shapes",
     "SharedAttention",
     "Ssm",
@@ -63,9 +66,10 @@ KV_FORMATS = ("f32", "f16", "int8", "int4")
 OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Conv | Delta | LatentAttention | Lookup | Mlp | Moe | Opaque | PowerLaw | S6 | SharedAttention | Ssm
+_Keeping = Attention | ChannelMix | Conv | Delta | LatentAttention | PowerLaw | Rwkv7 | S6 | SharedAttention | Ssm
+Block = _Keeping | Lookup | Mlp | Moe | Opaque
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
-Stateful = Conv | Delta | S6 | Ssm
+Stateful = ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
 
 
 def scales_state(block: Block) -> bool:
@@ -124,6 +128,14 @@ class ModelSpec:
     def shared(self) -> dict[int, SharedAttention]:
         """The blocks by number that read the slots of others."""
         return {b: block for b, block in enumerate(self.blocks) if isinstance(block, SharedAttention)}
+
+    @cached_property
+    def owners(self) -> dict[int, int]:
+        """For each block that reads what an earlier one kept of the same rows, slots or values, the number of that
+        one."""
+        values = {b: block.values_of for b, block in enumerate(self.blocks) if isinstance(block, Rwkv7)}
+        slots = {b: block.slots_of for b, block in self.shared.items()}
+        return slots | {b: owner for b, owner in values.items() if owner is not None}
 
     @cached_property
     def lookups(self) -> dict[int, range]:
@@ -211,6 +223,7 @@ class ModelSpec:
         check_branches(self, where)
         check_shared(self, where)
         check_lookups(self, where)
+        check_rwkv(self, where)
         return self
 
     def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:

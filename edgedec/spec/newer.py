@@ -44,7 +44,7 @@ NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
     *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, *NO_GRAPHS),
 )
-_KINDS = frozenset(("conv", "delta", "latent", "lookup", "s6", "shared_attention"))
+_KINDS = frozenset(("channel_mix", "conv", "delta", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:

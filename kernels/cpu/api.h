@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 19
+#define ED_ABI 20
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -124,8 +124,23 @@ struct ed_lookup {
   const float* context_norm;
 };
 
+// RWKV-7's time mixing. mix [6, hidden]: of r, decays, k, v, rates and gates; rows of the other vectors: channels of keys,
+// of out_norm: values. value_down is there if `values_of` of the block names one.
+struct ed_rwkv7 {
+  int32_t heads, head_dim, key_dim;
+  float eps;
+  ed_tensor r, k, v, o, decay_down, decay_up, rate_down, rate_up, gate_down, gate_up, value_down, value_up;
+  const float *mix, *decay_bias, *rate_bias, *value_bias, *key_scale, *key_rate, *bonus, *out_norm, *out_norm_bias;
+};
+
+// down(relu(up (x + (before - x) mix))^2), before: the normed state of the row before.
+struct ed_channel_mix {
+  ed_tensor up, down;
+  const float* mix;
+};
+
 // kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta, 12 attention over the slots of
-// block `slots_of` (whose qkv has queries alone), 13 lookup; the pointer of that kind is set (and attention and mlp
+// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix; the pointer of that kind is set (and attention and mlp
 // for power_law, attention for latent and 12), the others are null. branch 1: the next block reads what this one reads,
 // and both are added.
 struct ed_block {
@@ -133,7 +148,7 @@ struct ed_block {
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
   const float* state_scale;  // [1], times the state after all that; or null
-  int32_t slots_of, reserved;
+  int32_t slots_of, values_of;  // values_of: the rwkv7 block whose values this one reads; -1: none
   const ed_attention* attention;
   const ed_mlp* mlp;
   const ed_moe* moe;
@@ -144,6 +159,8 @@ struct ed_block {
   const ed_conv* conv;
   const ed_delta* delta;
   const ed_lookup* lookup;
+  const ed_rwkv7* rwkv7;
+  const ed_channel_mix* channel_mix;
 };
 
 // Tables [positions, pairs].
@@ -231,10 +248,11 @@ struct ed_lora {
   const float *a, *b;
 };
 
-#define ED_LORA_PARTS 4
+#define ED_LORA_PARTS 12
 
 // [n_blocks, ED_LORA_PARTS]: of each block its first and its last matrix (qkv, o; up, down; in_proj, out_proj; moe:
-// none), of power_law those of both parts.
+// none), of power_law those of both parts, of others also those between (rwkv7: r, o, k, v, and the pairs of decays, rates,
+// gates and values).
 struct ed_adapter {
   const ed_lora* parts;
 };

@@ -313,6 +313,9 @@ uint64_t state_shape(const ed_model& model) {
       for (int n : {b.ssm->heads, b.ssm->head_dim, b.ssm->state_size, b.ssm->groups, b.ssm->conv_size}) add(n);
     if (b.s6)
       for (int n : {b.s6->inner, b.s6->state_size, b.s6->conv_size}) add(n);
+    if (b.rwkv7)
+      for (int n : {b.rwkv7->heads, b.rwkv7->head_dim, b.rwkv7->key_dim}) add(n);
+    if (b.rwkv7 || b.channel_mix) add(model.hidden);
     if (b.conv) add(b.conv->channels), add(b.conv->conv_size);
     if (b.delta)
       for (int n : {b.delta->heads, b.delta->head_dim, b.delta->key_dim, b.delta->groups, b.delta->conv_size}) add(n);

@@ -106,7 +106,7 @@ int Engine::check_tree(const ed_sequence& s) const {
   return tree && count > MAX_TREE ? 1 : 0;
 }
 
-// Whether the slots of block `owner` hold the rows of a call, or will when a block after it runs.
+// Whether block `owner` holds the rows of a call, or will when a block after it runs.
 bool Engine::reads(const ed_sequence& s, int owner, PendingRows rows) const {
   if (!s.cache) return false;
   if (s.n_blocks < 0 || std::binary_search(s.blocks, s.blocks + s.n_blocks, owner)) return true;
@@ -119,7 +119,7 @@ int Engine::check_cache(const ed_sequence& s) const {
   const PendingRows rows{s.first, s.first + s.rows, s.positions, s.parents, s.numbers};
   for (int i = 0; i < blocks_of(s); i++) {
     const int block = block_of(s, i);
-    if (owner_of(block) != block && !reads(s, owner_of(block), rows)) return 19;
+    if (owner_of(block) >= 0 && !reads(s, owner_of(block), rows)) return 19;
     if (!block_kind(blocks_[block].kind)->make_state) {
       if (s.views && s.views[i]) return 16;
       continue;

@@ -20,6 +20,8 @@ KINDS = {
     "delta": 11,
     "shared_attention": 12,
     "lookup": 13,
+    "rwkv7": 14,
+    "channel_mix": 15,
 }
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3}
 # Error messages by status code of the library.
@@ -42,6 +44,6 @@ ERRORS = {
     15: "content that is not of such a cache",
     16: "a view that cannot be",
     18: "a draw from a row that has no logits of the whole vocabulary",
-    19: "a block that reads the slots of another, which was not run on these rows before",
+    19: "a block that reads what another keeps, which was not run on these rows before",
     NO_FILE: "no file for cache pages: the folder cannot be written, or its disk is full",
 }

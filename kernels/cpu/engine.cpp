@@ -36,18 +36,20 @@ Engine::~Engine() = default;
 std::vector<std::unique_ptr<Block>> Engine::make_blocks() {
   std::vector<std::unique_ptr<Block>> made;
   for (const ed_block& block : blocks_) {
-    const bool reads = block.kind == SHARED_ATTENTION;
-    if (reads && !shares((int)made.size())) throw std::invalid_argument("slots of other heads");
+    const int number = (int)made.size();
+    if (owner_of(number) >= 0 && !shares(number)) throw std::invalid_argument("slots or values of other heads");
     made.push_back(block_kind(block.kind)->make(*this, block));
     if (!made.back()) throw std::invalid_argument("a block that is not supported");
   }
   return made;
 }
 
-// Whether the slots that a block reads are those of an attention block before it, of the same heads.
+// Whether the slots or values that a block reads are those of a block before it, of the same heads.
 bool Engine::shares(int block) const {
-  const int owner = blocks_[block].slots_of;
-  if (owner < 0 || owner >= block || blocks_[owner].kind != ATTENTION) return false;
+  const int owner = owner_of(block);
+  if (owner >= block || blocks_[owner].kind != (blocks_[block].kind == RWKV7 ? RWKV7 : ATTENTION)) return false;
+  if (const ed_rwkv7* mixed = blocks_[block].rwkv7)
+    return mixed->heads * mixed->head_dim == blocks_[owner].rwkv7->heads * blocks_[owner].rwkv7->head_dim;
   const ed_attention &own = *blocks_[block].attention, &other = *blocks_[owner].attention;
   return own.kv_heads == other.kv_heads && own.head_dim == other.head_dim && !own.gate && !own.slopes;
 }
@@ -181,7 +183,8 @@ void Engine::run_block(int block) {
   for (int i : running_) {
     Planned& s = planned_[i];
     const int at = s.asked->n_blocks < 0 ? block : s.next++;
-    call_.sequences.push_back({call_.rows, s.asked->rows, s.pending, &s.tree, state_of(s, block), s.text_length,
+    call_.sequences.push_back({call_.rows, s.asked->rows, s.pending, &s.tree, state_of(s, block), owner_state(s, block),
+                               s.text_length,
                                s.asked->attention_sums ? s.asked->attention_sums[at] : nullptr,
                                s.asked->adapter ? s.asked->adapter->parts + ED_LORA_PARTS * block : nullptr,
                                s.asked->queries ? s.asked->queries[at] : nullptr,

@@ -132,8 +132,16 @@ class Engine {
   int blocks_of(const ed_sequence& s) const { return s.n_blocks < 0 ? model_.n_blocks : s.n_blocks; }
   static int block_of(const ed_sequence& s, int i) { return s.n_blocks < 0 ? i : s.blocks[i]; }
   // Whose slots a block reads: another's, or its own.
-  int owner_of(int block) const { return blocks_[block].kind == SHARED_ATTENTION ? blocks_[block].slots_of : block; }
-  BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(owner_of(block)) : nullptr; }
+  int slots_of(int block) const { return blocks_[block].kind == SHARED_ATTENTION ? blocks_[block].slots_of : block; }
+  // The block whose slots or values a block reads; -1: it reads no other's.
+  int owner_of(int block) const {
+    const int slots = slots_of(block);
+    return slots != block ? slots : blocks_[block].kind == RWKV7 ? blocks_[block].values_of : -1;
+  }
+  BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(slots_of(block)) : nullptr; }
+  const BlockState* owner_state(const Planned& s, int block) const {
+    return s.cache && owner_of(block) >= 0 ? s.cache->state(owner_of(block)) : nullptr;
+  }
 
   // check.cpp
   int check(const ed_sequence* sequences, int n) const;

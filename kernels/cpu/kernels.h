@@ -283,6 +283,8 @@ struct Kernels {
   void (*s6_step)(const S6Step& s, int group0, int group1);
   // Lane groups group0 to group1 of one head, n rows one after another: each starts from the state of the one before.
   void (*delta_steps)(const SsmStep* steps, int n, int group0, int group1);
+  // Lane groups group0 to group1 of one head.
+  void (*rwkv7_step)(const SsmStep& s, int group0, int group1);
   // Capped scores of chunk `chunk` by the query heads of kv head h of row 0: out [group, CHUNK], up to its last rank.
   void (*scores)(const Attention& a, int h, int chunk, float* out, uint8_t* scratch);
   // The least and the largest of n keys in each dimension, rounded outward to bfloat16: out [2][dim up to a multiple of

@@ -33,7 +33,7 @@ class PowerLawBlock : public Block {
     norm(norms_.attention, call);
     fed_ = call;
     for (SequenceRows& s : fed_.sequences)
-      if (s.lora) s.lora += ED_LORA_PARTS / 2;  // the first are of attention
+      if (s.lora) s.lora += 2;  // the first are of attention
     mlp_->run(fed_);
     norm(norms_.output, call);
   }

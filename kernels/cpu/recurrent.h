@@ -1,4 +1,4 @@
-// The state of a recurrent block for one text (state-space, delta rule, short convolution): the committed state, the
+// The state of a recurrent block for one text (state-space, delta rule, RWKV-7, short convolution): the committed state, the
 // inputs of pending rows, and a few checkpoints for truncation.
 //
 // A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that
@@ -15,7 +15,8 @@
 namespace edgedec {
 
 // What is kept of a pending row: its values before the convolution [conv_dim]; x, B and C [mixed_dim]; dt [heads] and
-// decay [heads, decays], or dt of each channel.
+// decay [heads, decays], or dt of each channel. Of RWKV-7: the normed state [shifted], which the next row reads; v [inner],
+// then k, the key that is sought and what is replaced [heads, state_size] each; decay.
 struct SsmRow {
   float *raw, *mixed, *dt, *decay;
 };
@@ -34,11 +35,12 @@ struct SsmShape {
   int channels = 0;  // of a short convolution alone, which has no heads
   // Of channels with decays of their own, which are one head and alone are convolved (S6Step); null: heads have theirs.
   std::shared_ptr<const std::vector<float>> channel_decays = nullptr;
+  int shifted = 0;  // of RWKV-7: values of a row that the next one reads; it has a decay for each channel of a key
 
   int inner() const { return heads * head_dim; }
-  int mixed_dim() const { return channels ? 0 : inner() + 2 * groups * state_size; }
-  int conv_dim() const { return channels ? channels : channel_decays ? inner() : mixed_dim(); }
-  int steps() const { return channel_decays ? inner() : heads; }
+  int mixed_dim() const { return channels ? 0 : inner() + (shifted ? 3 : 2) * groups * state_size; }
+  int conv_dim() const { return channels ? channels : channel_decays ? inner() : shifted ? shifted : mixed_dim(); }
+  int steps() const { return channel_decays ? inner() : shifted ? 0 : heads; }
   int all_decays() const { return channel_decays ? 0 : heads * (decays ? decays : 1); }
   size_t head_floats() const { return ssm_head_floats(head_dim, state_size); }
   size_t state_floats() const { return heads * head_floats(); }
@@ -53,8 +55,10 @@ struct SsmShape {
     const size_t at = h * head_floats();
     const float* b = u.mixed + inner() + h / (heads / groups) * state_size;
     const float* decay = u.decay + h * (decays ? decays : 1);
-    return {u.from ? u.from + at : nullptr, u.to + at, u.mixed + h * head_dim, b, nullptr, nullptr, u.dt[h],
-            decay[0], 0.0f, head_dim, state_size, decays > 1 ? decay : nullptr};
+    SsmStep step{u.from ? u.from + at : nullptr, u.to + at, u.mixed + h * head_dim, b, nullptr, nullptr,
+                 shifted ? 0.0f : u.dt[h], decay[0], 0.0f, head_dim, state_size, decays > 1 || shifted ? decay : nullptr};
+    if (shifted) step.sought = b + groups * state_size, step.replaced = step.sought + groups * state_size;
+    return step;
   }
 };
 

@@ -14,7 +14,8 @@ static inline size_t ssm_head_floats(int head_dim, int state_size) {
 }
 
 // One row of one head. ssm_step: to = decay * from + (dt * x) (outer) b; y = to . c + d * x. delta_steps, x, b, c and dt
-// being v, k, q and beta: to = decay * from + (dt * (x - decay * from . b)) (outer) b; y = to . c.
+// being v, k, q and beta: to = decay * from + (dt * (x - decay * from . b)) (outer) b; y = to . c. rwkv7_step, x, b and c being
+// v, k and r: to = decays * from - (from . sought) (outer) replaced + x (outer) b; y = to . c.
 struct SsmStep {
   const float* from;           // null: zeros; may be `to`
   float* to;
@@ -22,7 +23,8 @@ struct SsmStep {
   float* y;                    // [head_dim]
   float dt, decay, d;
   int32_t head_dim, state_size;
-  const float* decays;         // of delta_steps: [state_size]; null: `decay` is that of all
+  const float* decays;         // of delta_steps and rwkv7_step: [state_size]; null: `decay` is that of all
+  const float *sought = nullptr, *replaced = nullptr;  // of rwkv7_step: [state_size]
 };
 
 // One row of a state whose lanes are channels with time steps and decays of their own (Mamba-1): to = exp(dt a) * from +

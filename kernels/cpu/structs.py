@@ -117,10 +117,23 @@ class LookupStruct(_Struct):
     )
 
 
+class Rwkv7Struct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads head_dim key_dim"),
+        (c_float, "eps"),
+        (TensorStruct, "r k v o decay_down decay_up rate_down rate_up gate_down gate_up value_down value_up"),
+        (c_void_p, "mix decay_bias rate_bias value_bias key_scale key_rate bonus out_norm out_norm_bias"),
+    )
+
+
+class ChannelMixStruct(_Struct):
+    _fields_ = _fields((TensorStruct, "up down"), (c_void_p, "mix"))
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
-        *_fields((c_void_p, "state_scale"), (c_int32, "slots_of reserved")),
+        *_fields((c_void_p, "state_scale"), (c_int32, "slots_of values_of")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
@@ -131,6 +144,8 @@ class BlockStruct(_Struct):
         ("conv", POINTER(ConvStruct)),
         ("delta", POINTER(DeltaStruct)),
         ("lookup", POINTER(LookupStruct)),
+        ("rwkv7", POINTER(Rwkv7Struct)),
+        ("channel_mix", POINTER(ChannelMixStruct)),
     ]
 
 
@@ -154,7 +169,7 @@ class ModelStruct(_Struct):
     )
 
 
-LORA_PARTS = 4  # places of a block in an adapter (`ED_LORA_PARTS`)
+LORA_PARTS = 12  # places of a block in an adapter (`ED_LORA_PARTS`)
 
 
 class LoraStruct(_Struct):

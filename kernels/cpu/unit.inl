@@ -7,6 +7,7 @@
 #include "moe.inl"
 #include "ops.inl"
 #include "probe.inl"
+#include "rwkv7.inl"
 #include "ssm.inl"
 #include "units.h"
 
@@ -17,6 +18,6 @@ static const edgedec::Kernels TABLE = {ED_NAME, stands_for_zero, norm,    layer_
                                        load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8,
                                        exp_shifted, sigmoid, scale_add,  conv,    ssm_dt,   ssm_step,
                                        softplus, s6_step,
-                                       delta_steps, scores,  bounds,     page_scores, maxima, at_least};
+                                       delta_steps, rwkv7_step, scores,  bounds,     page_scores, maxima, at_least};
 
 }  // namespace ED_NS

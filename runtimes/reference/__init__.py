@@ -33,6 +33,7 @@ from edgedec.runtimes.reference import (
     mlp,
     moe,
     power_law,
+    rwkv7,
     s6,
     shared_attention,
     ssm,
@@ -45,6 +46,7 @@ from edgedec.spec import (
     S6,
     Attention,
     Block,
+    ChannelMix,
     Conv,
     Delta,
     LatentAttention,
@@ -54,6 +56,7 @@ from edgedec.spec import (
     Moe,
     Opaque,
     PowerLaw,
+    Rwkv7,
     SharedAttention,
     Ssm,
     scales_state,
@@ -64,6 +67,7 @@ __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = (
     "attention",
+    "channel_mix",
     "conv",
     "delta",
     "latent",
@@ -71,6 +75,7 @@ KINDS = (
     "mlp",
     "moe",
     "power_law",
+    "rwkv7",
     "s6",
     "shared_attention",
     "ssm",
@@ -226,6 +231,12 @@ class Reference:
                 return conv.run(block, w, x, rows, cache.state(w.number)), None, None
             case Delta():
                 return delta.run(block, w, x, rows, cache.state(w.number)), None, None
+            case Rwkv7():
+                owner = block.values_of
+                first = None if owner is None else cache.state(owner).values(rows, owner)
+                return rwkv7.run(block, w, x, rows, cache.state(w.number), first), None, None
+            case ChannelMix():
+                return rwkv7.channel_mix(block, w, x, rows, cache.state(w.number)), None, None
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

@@ -14,6 +14,7 @@ import numpy as np
 from edgedec.spec import (
     S6,
     Attention,
+    ChannelMix,
     Conv,
     Delta,
     LatentAttention,
@@ -22,6 +23,7 @@ from edgedec.spec import (
     ModelSpec,
     Moe,
     Rope,
+    Rwkv7,
     SharedAttention,
     Ssm,
 )
@@ -71,12 +73,14 @@ def normed(spec: ModelSpec, kind: str, get: Get, name: str, x: Array) -> Array:
 def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
     """What block b adds to x. seen: what later blocks read of the embedding and of earlier blocks."""
     block = spec.blocks[b]
-    kinds = (conv, delta, latent, mlp, s6, ssm)
+    kinds = (channel_mix, conv, delta, latent, mlp, s6, ssm)
     inner = normed(spec, block.norm, get, "norm", x)
     if isinstance(block, SharedAttention):
         y = shared_attention(spec, block, get, inner, seen)
     elif isinstance(block, Lookup):
         y = lookup(spec, b, get, inner, seen)
+    elif block.kind == "rwkv7":
+        y, seen[b] = rwkv7(spec, block, get, inner, seen)
     elif block.kind == "attention":
         y, *seen[b] = attention(spec, block, get, inner)
     elif block.kind == "moe":
@@ -334,6 +338,43 @@ def delta(spec: ModelSpec, block: Delta, get: Get, x: Array) -> Array:
             state[head], y[row, head] = s, q @ s
     y = norm(y, get("gate_norm"), block.eps or spec.norm_eps).reshape(len(x), -1)
     return (y * (z if block.gate == "silu" else 1.0) / (1 + np.exp(-z))) @ get("out_proj").T
+
+
+def rwkv7(spec: ModelSpec, block: Rwkv7, get: Get, x: Array, seen: dict[Any, Any]) -> tuple[Array, Array]:
+    """One row, one head at a time: S = S (diag(w) - u (u a)^T) + v k^T, y = S r. What it adds, and its values."""
+    before = np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+    xr, xw, xk, xv, xa, xg = (x * (1 - mu) + before * mu for mu in get("mix"))
+
+    def low(name: str, y: Array, between: Callable[[Array], Array] = lambda y: y) -> Array:
+        return between(y @ get(f"{name}_down").T) @ get(f"{name}_up").T
+
+    def sigmoid(y: Array) -> Array:
+        return 1 / (1 + np.exp(-y))
+
+    decay = np.exp(-math.exp(-0.5) * sigmoid(low("decay", xw, np.tanh) + get("decay_bias")))
+    rate, gate = sigmoid(low("rate", xa) + get("rate_bias")), low("gate", xg, sigmoid)
+    r, k, v = xr @ get("r").T, xk @ get("k").T, xv @ get("v").T
+    if block.values_of is not None:
+        share = sigmoid(low("value", xv) + get("value_bias"))
+        v = v * (1 - share) + seen[block.values_of] * share
+    sought, k = k * get("key_scale"), k + k * get("key_rate") * (rate - 1)
+    y, state = np.zeros_like(v), np.zeros((block.n_heads, block.head_dim, block.key_dim))
+    for row in range(len(x)):
+        for head in range(block.n_heads):
+            keys = slice(head * block.key_dim, (head + 1) * block.key_dim)
+            own = slice(head * block.head_dim, (head + 1) * block.head_dim)
+            u = sought[row, keys] / np.linalg.norm(sought[row, keys])
+            change = np.diag(decay[row, keys]) - np.outer(u, u * rate[row, keys])
+            state[head] = state[head] @ change + np.outer(v[row, own], k[row, keys])
+            out = state[head] @ r[row, keys]
+            out = (out - out.mean()) / np.sqrt(out.var() + block.eps) * get("out_norm")[own] + get("out_norm_bias")[own]
+            y[row, own] = out + (r[row, keys] * k[row, keys]) @ get("bonus")[keys] * v[row, own]
+    return (y * gate) @ get("o").T, v
+
+
+def channel_mix(spec: ModelSpec, block: ChannelMix, get: Get, x: Array) -> Array:
+    before = np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+    return np.maximum((x * (1 - get("mix")) + before * get("mix")) @ get("up").T, 0) ** 2 @ get("down").T
 
 
 def gated(both: Array, activation: str) -> Array:

@@ -35,6 +35,7 @@ from edgedec.spec import (
     Mlp,
     ModelSpec,
     Moe,
+    Rwkv7,
     SharedAttention,
     Ssm,
 )
@@ -236,6 +237,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("joined", "none"),
         ("state_scale", False),
     ],
+    Rwkv7: [("values_of", None), ("eps", 100.0)],
     S6: [("part_norm", "none"), ("part_norm", "plain"), ("part_eps", 1e-6), ("proj_bias", False)],
     Ssm: [("dt_min", 0.0), ("dt_max", 1e30), ("norm_groups", 1), ("norm_groups", 0), ("proj_bias", False)],
 }
@@ -345,6 +347,7 @@ KINDS = {
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe", "afmoe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"jamba": {"s6", "mlp"}, "nemotron_h": {"ssm", "mlp"}},
+    "rwkv7": {"rwkv7", "channel_mix"},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},
@@ -356,7 +359,7 @@ KINDS = {
     "olmo_hybrid": {"delta", "mlp"},
     "kimi_linear": {"delta", "mlp", "moe"},
 }
-ALONE = {"mamba", "falcon_mamba", "mamba2"}  # without attention
+ALONE = {"mamba", "falcon_mamba", "mamba2", "rwkv7"}  # without attention
 
 
 def test_rows_go_to_different_experts_and_states_carry_on(saved: Saved) -> None:
@@ -407,6 +410,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
         top_k = getattr(config, "top_k_experts", None) or getattr(config, "num_experts_per_tok", None)
         assert not isinstance(block, Moe) or block.top_k == top_k
         assert not isinstance(block, Delta) or (block.n_heads, block.key_dim) == delta_sizes(config)
+        assert not isinstance(block, Rwkv7) or (block.n_heads, block.key_dim) == (config.num_heads, config.head_dim)
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     stored = {name.split("model.")[-1] for name in saved.checkpoint.names}
@@ -464,6 +468,7 @@ def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
 def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
     part = "q" if saved.spec().architecture in LATENT else "qkv"
     name = next((f"blocks.{b}.{part}" for b in saved.spec().attention), "blocks.0.in_proj")
+    name = "blocks.0.k" if "rwkv7" in saved.spec().kinds else name
     source, whole = saved.weights[name], saved.get(name)
     cut = whole.shape[0] // 3
     np.testing.assert_array_equal(saved.checkpoint.read(source, cut, len(whole) - 5), whole[cut:-5])

@@ -119,7 +119,7 @@ def _selected(runtime: Runtime) -> list[np.ndarray]:
 @check("parity: blocks run on fewer rows", needs="selections")
 def selections(subject: Subject, model: str) -> None:
     tested, reference = subject.both(model)
-    if not subject.capabilities.slices or tested.spec.shared:  # which read the slots of the same rows
+    if not subject.capabilities.slices or tested.spec.owners:  # which are read for the same rows
         return
     names = ("the rows that are left", "the next tokens", "a fork", "a loaded cache", "the cache itself", "truncated")
     whole = text(tested, tokens(tested.spec, 24))[1]

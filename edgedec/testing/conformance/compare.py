@@ -105,6 +105,6 @@ def ends(spec: ModelSpec) -> list[int]:
 
 
 def may_run(spec: ModelSpec, blocks: Sequence[int]) -> bool:
-    """Whether a call may run these blocks alone: with those whose slots they read, and no sum cut that is normed."""
-    owners = {spec.shared[b].slots_of for b in blocks if b in spec.shared}
+    """Whether a call may run these blocks alone: with those that they read from, and no sum cut that is normed."""
+    owners = {spec.owners[b] for b in blocks if b in spec.owners}
     return owners <= set(blocks) and not cut_sums(spec, blocks)

@@ -8,6 +8,7 @@ from edgedec.spec import (
     S6,
     Attention,
     Block,
+    ChannelMix,
     Conv,
     Delta,
     EncoderEntry,
@@ -18,6 +19,7 @@ from edgedec.spec import (
     Moe,
     PowerLaw,
     Rope,
+    Rwkv7,
     SharedAttention,
     Ssm,
 )
@@ -38,6 +40,7 @@ _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_
 # Channels that fill no vector, and ranks that fill no block of weights.
 _S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
 _DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
+_RWKV7 = Rwkv7(HIDDEN, 3, head_dim=20, key_dim=24, decay_rank=9, rate_rank=7, gate_rank=11)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _LATENT = LatentAttention(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_dim=16)
 _GLOBAL = Attention(4, 1, 48, 0.15, qk_norm="head", v_norm=True, post_norm="rms")
@@ -175,6 +178,17 @@ MODELS: dict[str, ModelSpec] = {
         (Conv(64), Mlp(96)),
         (_HEADS, Mlp(96)),
         (Conv(80, 5, bias=True, post_norm="rms"), Mlp(96)),
+    ),
+    "time and channel mixing": replace(
+        _spec(
+            "time and channel mixing",
+            (replace(_RWKV7, norm="rms"), ChannelMix(HIDDEN, 80)),  # LayerNorm leaves nothing of equal values
+            (replace(_RWKV7, values_of=0, value_rank=5, eps=0.01), ChannelMix(HIDDEN, 96, norm="rms", post_norm="rms")),
+            (replace(_HEADS, window=7), Mlp(96)),
+            (replace(_RWKV7, n_heads=4, head_dim=15, key_dim=32, values_of=2, value_rank=33, post_norm="rms"),),
+        ),
+        entry=EncoderEntry(norm="layer"),
+        final_norm="layer",
     ),
     "delta rule": _spec(
         "delta rule",
