@@ -48,6 +48,11 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "qwen2moe",
         zoo._causal("Qwen2Moe", **zoo.SHARED | zoo.EXPERTS, norm_topk_prob=False, decoder_sparse_step=1),
     ),
+    "glm4_moe": ("glm4moe", zoo.ZOO["glm4_moe"]),
+    "glm4_moe_plain": ("glm4moe", zoo._causal(
+        "Glm4Moe", 1, head_dim=24, **zoo.DEEPSEEK_EXPERTS | {"norm_topk_prob": False, "n_shared_experts": 2},
+    )),
+    "gpt_oss": ("gpt-oss", zoo.ZOO["gpt_oss"]),
     "lfm2_moe": ("lfm2moe", zoo._causal(
         "Lfm2Moe", **zoo.EXPERTS, num_dense_layers=1, num_experts=5, moe_intermediate_size=16,
         layer_types=["conv", "full_attention", "conv"],
@@ -144,6 +149,21 @@ def _own(c: Any) -> dict[str, Any]:
         found |= {"leading_dense_block_count": c.num_dense_layers, "shortconv.l_cache": c.conv_L_cache}
         attends = [kind == "full_attention" for kind in c.layer_types]
         found["attention.head_count_kv"] = [c.num_key_value_heads * on for on in attends]
+    if c.model_type == "glm4_moe":
+        found |= {"expert_count": c.n_routed_experts, "expert_used_count": c.num_experts_per_tok}
+        found |= {"expert_feed_forward_length": c.moe_intermediate_size, "expert_shared_count": c.n_shared_experts}
+        found |= {"leading_dense_block_count": c.first_k_dense_replace, "expert_gating_func": 2}
+        found |= {"expert_weights_scale": float(c.routed_scaling_factor), "expert_weights_norm": c.norm_topk_prob}
+        found |= {"expert_group_count": c.n_group, "expert_group_used_count": c.topk_group}
+        # The converter counts a layer that only drafts.
+        found |= {"block_count": c.num_hidden_layers + 1, "nextn_predict_layers": 1}
+    if c.model_type == "gpt_oss":
+        found |= {"expert_count": c.num_local_experts, "expert_used_count": c.num_experts_per_tok}
+        found |= {"expert_feed_forward_length": c.intermediate_size, "attention.sliding_window": c.sliding_window}
+        rope = c.rope_parameters
+        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        found |= {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
     if c.model_type == "qwen2_moe":
         found["expert_shared_feed_forward_length"] = c.shared_expert_intermediate_size
     return found
@@ -176,6 +196,8 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
             continue
         for theirs, part in _changed(name, values, names, c):
             found[theirs] = part
+    if c.model_type == "glm4_moe":
+        found[f"blk.{c.num_hidden_layers}.nextn.enorm.weight"] = np.ones(c.hidden_size, np.float32)
     for stem, each in norms.items():
         found[f"{names.get_name(stem)}.weight"] = np.stack(each)
     return found
@@ -187,10 +209,14 @@ def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Ar
         theirs = names.get_name(name)
         values = -np.exp(values) if suffix == "A_log" else values
         return [(theirs, values[:, None] if c.model_type == "mamba2" else values)]
+    if suffix == "e_score_correction_bias":
+        return [(f"{names.get_name(name.removesuffix('_bias'))}.bias", values)]
     if suffix == "expert_bias":
         return [(f"{names.get_name(name)}.bias", values)]
     if suffix == "dt_bias":
         return [(f"{names.get_name(f'{stem}.dt_proj') or names.get_name(name)}.bias", values)]
+    if c.model_type == "gpt_oss" and (".experts." in name or name.endswith("sinks")):
+        return _of_gpt_oss(name, values, names)
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         blk = "blk." + re.search(r"\.(\d+)\.", name)[1]  # type: ignore[index]
         if "down" in name:
@@ -211,6 +237,17 @@ def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Ar
     if stem.endswith("shared_expert_gate"):
         values = values[0]
     return [(f"{theirs}.{suffix}", values)]
+
+
+def _of_gpt_oss(name: str, values: Array, names: Any) -> list[tuple[str, Array]]:
+    """Its matrices of experts lie the other way, gate and up side by side."""
+    if name.endswith("sinks"):
+        return [(f"{names.get_name(name)}.weight", values)]
+    blk, suffix = "blk." + name.split(".")[2], "bias" if name.endswith("_bias") else "weight"
+    values = values if suffix == "bias" else values.swapaxes(1, 2)
+    if "down_proj" in name:
+        return [(f"{blk}.ffn_down_exps.{suffix}", values)]
+    return [(f"{blk}.ffn_{part}_exps.{suffix}", values[:, i::2]) for i, part in enumerate(("gate", "up"))]
 
 
 def _by_hand(stem: str) -> str:

@@ -61,7 +61,7 @@ class HostCache(NoOffload):
 
     @property
     def nbytes(self) -> int:
-        states = sum(part.nbytes for state in self._recurrent.values() for part in state.committed)
+        states = sum(part.nbytes for state in self._recurrent.values() for part in state.committed if part is not None)
         return states + sum(array.nbytes for array in self._data.values())
 
     def data(self, block: int) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.diffusion import diffusion_facts
-from edgedec.export.gguf.common import head_dim
+from edgedec.export.gguf.common import head_dim, nextn_layers
 from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.metadata import GgufFacts
@@ -59,7 +59,8 @@ class GgufCheckpoint(Checkpoint):
         if kind.startswith("cohere"):
             times = {"final_norm": logit_scale(ConfigReader(self.config))}
         found = named(spec, self.tensors, times, self.facts.architecture)
-        self.check(found, spec, IGNORED)
+        drafting = (rf"blk\.{spec.n_layers + i}\..*" for i in range(nextn_layers(self.facts)))
+        self.check(found, spec, (*IGNORED, *drafting))
         return found
 
     def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:

@@ -66,6 +66,11 @@ def of_experts(f: GgufFacts) -> Config:
     }
 
 
+def nextn_layers(f: GgufFacts) -> int:
+    """The layers at the end that only draft further tokens (multi-token prediction)."""
+    return f.whole("nextn_predict_layers", 0, most=max(0, f.whole("block_count", least=1) - 1))
+
+
 def biased(f: GgufFacts, tensor: str) -> bool:
     """Has some layer this bias?"""
     return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)

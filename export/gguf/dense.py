@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, head_dim, of_experts, pattern, rows
+from edgedec.export.gguf.common import Config, biased, common, head_dim, nextn_layers, of_experts, pattern, rows
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -143,6 +143,44 @@ def _qwen2_moe(f: GgufFacts) -> Config:
     return common(f, "qwen2_moe") | of_experts(f) | own
 
 
+def _glm4_moe(f: GgufFacts) -> Config:
+    """The file counts the layers that only draft among the others, as the last ones."""
+    found, experts = common(f, "glm4_moe"), of_experts(f)
+    if f.whole("expert_gating_func", 2) != 2:
+        raise f.fail(f.name("expert_gating_func"), "is not 2, a sigmoid")
+    return (
+        found
+        | {
+            "num_hidden_layers": found["num_hidden_layers"] - nextn_layers(f),
+            "partial_rotary_factor": _share(f),
+            "attention_bias": biased(f, "attn_q"),
+            "use_qk_norm": any(name.endswith(".attn_q_norm.weight") for name in f.file.tensors),
+            "first_k_dense_replace": f.whole("leading_dense_block_count", 1),
+            "n_routed_experts": experts.pop("num_experts"),
+            "n_shared_experts": f.whole("expert_shared_count", 1, least=1),
+            "routed_scaling_factor": f.number("expert_weights_scale", 0.0) or 1.0,
+            "norm_topk_prob": f.flag("expert_weights_norm", True),
+            "n_group": f.whole("expert_group_count", 0) or 1,
+            "topk_group": f.whole("expert_group_used_count", 0) or 1,
+        }
+        | experts
+    )
+
+
+def _gpt_oss(f: GgufFacts) -> Config:
+    """Every other layer has the window. The rope's pairs are told apart as in the checkpoint, not at whole numbers."""
+    found, experts = common(f, "gpt_oss"), of_experts(f)
+    scaling = found.pop("rope_scaling", None)
+    return found | {
+        "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
+        "num_local_experts": experts["num_experts"],
+        "num_experts_per_tok": experts["num_experts_per_tok"],
+        "intermediate_size": experts["moe_intermediate_size"],
+        "sliding_window": f.whole("attention.sliding_window", least=1),
+        "attention_bias": biased(f, "attn_q"),
+    }
+
+
 def _state_spaces(f: GgufFacts, model_type: str) -> Config:
     """Of Mamba and Mamba-2, which have no heads of attention."""
     return {
@@ -198,6 +236,8 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "hunyuan-dense": lambda f: common(f, "hunyuan_v1_dense") | {"attention_bias": biased(f, "attn_q")},
     "bitnet": lambda f: common(f, "bitnet"),
     "qwen2moe": _qwen2_moe,
+    "glm4moe": _glm4_moe,
+    "gpt-oss": _gpt_oss,
     "mamba": _mamba,
     "mamba2": _mamba2,
 }

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.integers import NL4_VALUES
 from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, SUPER, GgmlType
+from edgedec.export.quantized.mxfp4 import VALUES
 
 Bytes = NDArray[np.uint8]
 Float = NDArray[np.float32]
@@ -190,6 +191,11 @@ def _iq4_nl(blocks: Bytes) -> Float:
     return _half(blocks, 0) * _NONLINEAR[_nibbles(blocks[:, 2:])]
 
 
+def _mxfp4(blocks: Bytes) -> Float:
+    """A power of two for each block, of twice the values."""
+    return np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128) * (2 * VALUES)[_nibbles(blocks[:, 1:])]
+
+
 def _iq4_xs(blocks: Bytes) -> Float:
     codes, steps = coded("IQ4_XS", blocks)
     return (steps[:, :, None] * _NONLINEAR[codes]).reshape(-1, SUPER)
@@ -214,5 +220,6 @@ FUNCTIONS: dict[str, Callable[[Bytes], Float]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
     **{name: partial(_above_least, BY_NAME[name]) for name in LEAST},
 }

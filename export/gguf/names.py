@@ -25,6 +25,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "qkv_bias": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
         "q_norm": ("attn_q_norm.weight",),
         "k_norm": ("attn_k_norm.weight",),
+        "sink_logit": ("attn_sinks.weight",),
         "o": ("attn_output.weight",),
         "o_bias": ("attn_output.bias",),
     },
@@ -43,6 +44,9 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "norm": ("ffn_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
         "router_bias": ("exp_probs_b.bias",),
+        "router_logit_bias": ("ffn_gate_inp.bias",),
+        "gate_up_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
+        "down_bias": ("ffn_down_exps.bias",),
         "gate_up": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
         "down": ("ffn_down_exps.weight",),
         "shared_gate_up": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
@@ -84,7 +88,11 @@ BLOCKS["s6"] = {
 # its name is that of attention.
 FIRST_NORMS = {"attention": ("attn_norm_2", "attn_norm"), "mlp": ("ffn_norm",), "moe": ("ffn_norm",)}
 # Some architectures have the feed-forward's under another name.
-OWN_NORMS = {"seed_oss": {"mlp": ("post_attention_norm",)}}
+OWN_NORMS = {
+    "seed_oss": {"mlp": ("post_attention_norm",)},
+    "glm4moe": dict.fromkeys(("mlp", "moe"), ("post_attention_norm",)),
+    "gpt-oss": {"moe": ("post_attention_norm",)},
+}
 # Matrices as wide as LayerNorms without weights are (OLMo's).
 WIDTHS = {"attention": "attn_q.weight", "mlp": "ffn_gate.weight"}
 # Some files have these in one.
@@ -97,7 +105,7 @@ FUSED = {
 # Of mixtures of experts before llama.cpp stacked them (April 2024): a tensor for each expert.
 APART = {"gate_up": ("ffn_gate.{}.weight", "ffn_up.{}.weight"), "down": ("ffn_down.{}.weight",)}
 # Vectors that ggml stores with an axis more.
-FLAT = ("ssm_a", "ssm_d", "ssm_norm.weight", "attn_q_norm.weight", "attn_k_norm.weight")
+FLAT = ("ssm_a", "ssm_d", "ssm_norm.weight", "attn_q_norm.weight", "attn_k_norm.weight", "_exps.bias")
 
 
 def named(
@@ -172,10 +180,10 @@ def _paths(block: Block, tensor: str, own: frozenset[str]) -> tuple[str, ...]:
 
 def _parts(block: Block, tensor: str, paths: list[str]) -> Source:
     """The parts of a tensor; of stacked experts gate and up of the first, then of the second, and so on."""
-    if isinstance(block, Moe) and tensor == "gate_up" and len(paths) == 2 and "_exps" in paths[0]:
+    if isinstance(block, Moe) and tensor.startswith("gate_up") and len(paths) == 2 and "_exps" in paths[0]:
         rows = [(e * block.inner_size, (e + 1) * block.inner_size) for e in range(block.n_experts)]
-        return tuple(Part(path, rows=span, flat=True) for span in rows for path in paths)
-    return tuple(Part(path, flat=isinstance(block, Moe)) for path in paths)
+        return tuple(Part(path, rows=span, flat=tensor == "gate_up") for span in rows for path in paths)
+    return tuple(Part(path, flat=isinstance(block, Moe) and not tensor.endswith("bias")) for path in paths)
 
 
 def _scaled(source: Source, factor: float) -> Source:

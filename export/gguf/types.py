@@ -24,6 +24,7 @@ class GgmlType:
 
 F32, F16 = GgmlType(0, "F32", 1, 4), GgmlType(1, "F16", 1, 2)
 Q4_0, Q8_0 = GgmlType(2, "Q4_0", BLOCK, 2 + 16), GgmlType(8, "Q8_0", BLOCK, 2 + 32)
+MXFP4 = GgmlType(39, "MXFP4", BLOCK, 1 + 16)
 # Each can be read (`dequantize.py`).
 READABLE = (
     F32,
@@ -41,6 +42,7 @@ READABLE = (
     GgmlType(20, "IQ4_NL", BLOCK, 2 + 16),
     GgmlType(23, "IQ4_XS", SUPER, 2 + 2 + 4 + 128),
     GgmlType(30, "BF16", 1, 2),
+    MXFP4,
 )
 BY_NUMBER = {kind.number: kind for kind in READABLE}
 BY_NAME = {kind.name: kind for kind in READABLE}
@@ -48,7 +50,7 @@ BY_NAME = {kind.name: kind for kind in READABLE}
 OTHERS = {
     4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
-    33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+    33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 # The types whose blocks are a bundle's blocks of 32: an integer for each weight, a scale, and of some a minimum.
 KEPT: dict[str, tuple[Literal["int4", "int8"], ...]] = {
@@ -72,14 +74,15 @@ PARTED = ("Q2_K", "Q3_K", "Q6_K")
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
 # The closest format that any weights are rounded to; floats get the default of exports.
 SUGGESTED: dict[str, WeightFormat] = {
-    **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), "int4"),
+    **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4"), "int4"),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "int8"),
 }
-# Types that `bench formats` has beside ours: those that are written and read, and llama.cpp's of fewer bits.
+# Types that `bench formats` has beside ours: those that are written and read, but that of gpt-oss; and llama.cpp's of
+# fewer bits.
 PEER_TYPES = {
     kind.name: kind
     for kind in (
-        *(one for one in READABLE if one.block > 1),
+        *(one for one in READABLE if one.block > 1 and one is not MXFP4),
         GgmlType(16, "IQ2_XXS", SUPER, 2 + 64),
         GgmlType(17, "IQ2_XS", SUPER, 2 + 64 + 8),
         GgmlType(22, "IQ2_S", SUPER, 2 + 64 + 8 + 8),

@@ -42,9 +42,8 @@ def run(block: Rwkv7, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentStat
         state, out[i] = _step(start.state, inputs, i)
         states.append(Recurrent(x[i : i + 1], state, inputs.v[i]))
     kept.write(rows, [given(state) for state in states])
-    y = normed(
-        out, "layer", *(w.get(name).reshape(block.n_heads, -1) for name in ("out_norm", "out_norm_bias")), block.eps
-    )
+    weight, bias = (w.get(name).reshape(block.n_heads, -1) for name in ("out_norm", "out_norm_bias"))
+    y = normed(out, "layer", weight, bias, block.eps)
     bonus = np.sum(inputs.r * inputs.k * w.get("bonus").reshape(block.n_heads, -1), axis=-1, keepdims=True)
     y = (y + bonus * inputs.v).reshape(len(x), -1)
     return w.linear(y * w.linear(sigmoid(w.linear(mixed["gate"], "gate_down")), "gate_up"), "o")

@@ -466,6 +466,8 @@ MIRROR = {
     "ed_s6": structs.S6Struct,
     "ed_conv": structs.ConvStruct,
     "ed_delta": structs.DeltaStruct,
+    "ed_rwkv7": structs.Rwkv7Struct,
+    "ed_channel_mix": structs.ChannelMixStruct,
     "ed_power_law": structs.PowerLawStruct,
     "ed_latent": structs.LatentStruct,
     "ed_lookup": structs.LookupStruct,
