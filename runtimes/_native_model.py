@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
-
-import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.cpu import codes, structs
-from edgedec.runtimes._native_cache import address
+from edgedec.runtimes._native_tensors import NativeTensors
 from edgedec.spec import (
     S6,
     Attention,
@@ -30,12 +27,11 @@ from edgedec.spec import (
 )
 
 
-class NativeModel:
+class NativeModel(NativeTensors):
     """The C++ view of a bundle; keeps alive what it points to."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self._tensors, self._weights, self._keep = bundle.manifest.tensors, bundle.weights, list[Any]()
-        self._base = address(self._weights)
+        super().__init__(bundle)
         self._spec = spec = bundle.spec
         blocks = (structs.BlockStruct * spec.n_blocks)(*[self._block(b, block) for b, block in enumerate(spec.blocks)])
         places = zip(bundle.manifest.ropes, spec.ropes, strict=True)
@@ -287,36 +283,3 @@ class NativeModel:
 
     def _channel_mix(self, prefix: str) -> structs.ChannelMixStruct:
         return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))
-
-    def _matrices(self, prefix: str, names: str) -> dict[str, structs.TensorStruct]:
-        return {name: self._tensor(prefix + name) for name in names.split()}
-
-    def _vectors(self, prefix: str, names: str) -> dict[str, int | None]:
-        return {name: self._vector(prefix + name) for name in names.split()}
-
-    def _numbers(self, values: tuple[float, ...]) -> int | None:
-        """The address of facts as f32; None of none."""
-        if not values:
-            return None
-        self._keep.append(array := np.array(values, np.float32))
-        return address(array)
-
-    def _norm(self, kind: str, name: str) -> structs.NormStruct:
-        return structs.NormStruct(codes.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
-
-    def _tensor(self, name: str) -> structs.TensorStruct:
-        """No format if the model has no such one."""
-        if name not in self._tensors:
-            return structs.TensorStruct()
-        t = self._tensors[name]
-        scales = self._base + t.scales if t.block else 0
-        beside = t.zeros or t.offsets or t.parts
-        zeros = self._base + beside if beside else 0
-        (n, k), offsets = t.shape, 2 if t.parts else int(t.offsets > 0)
-        return structs.TensorStruct(
-            codes.FORMATS[t.format], codes.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
-        )
-
-    def _vector(self, name: str) -> int | None:
-        """Vectors are always f32; None if the model has no such one."""
-        return self._base + self._tensors[name].data if name in self._tensors else None

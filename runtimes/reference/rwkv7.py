@@ -17,7 +17,7 @@ FASTEST = np.float32(np.exp(-0.5))  # of decays: exp(-FASTEST sigmoid)
 NEAR_ZERO = np.float32(1e-12)  # of lengths
 
 
-class Inputs(NamedTuple):
+class MixedRows(NamedTuple):
     """Of each row and head: r, k, the key that is looked up, how much of it is replaced, decays [n, n_heads, key_dim];
     v [n, n_heads, head_dim]."""
 
@@ -64,7 +64,7 @@ def _before(x: Array, rows: Rows, kept: RecurrentState) -> Array:
     return np.stack(held)
 
 
-def _inputs(block: Rwkv7, w: BlockWeights, mixed: dict[str, Array], first: Array | None) -> Inputs:
+def _inputs(block: Rwkv7, w: BlockWeights, mixed: dict[str, Array], first: Array | None) -> MixedRows:
     def heads(a: Array) -> Array:
         return a.reshape(len(a), block.n_heads, -1)
 
@@ -80,10 +80,10 @@ def _inputs(block: Rwkv7, w: BlockWeights, mixed: dict[str, Array], first: Array
     sought = sought / np.maximum(np.sqrt(np.sum(np.square(sought), axis=-1, keepdims=True)), NEAR_ZERO)
     k = k * (1 + (rate - 1) * w.get("key_rate"))
     r = heads(w.linear(mixed["r"], "r"))
-    return Inputs(r, heads(k), sought, sought * heads(rate), heads(decay), v)
+    return MixedRows(r, heads(k), sought, sought * heads(rate), heads(decay), v)
 
 
-def _step(before: Array, inputs: Inputs, i: int) -> tuple[Array, Array]:
+def _step(before: Array, inputs: MixedRows, i: int) -> tuple[Array, Array]:
     """Row i: the state [n_heads, head_dim, key_dim] after it, and its output [n_heads, head_dim]."""
     found = np.einsum("hds,hs->hd", before, inputs.sought[i])
     state = before * inputs.decay[i][:, None, :] - found[:, :, None] * inputs.replaced[i][:, None, :]
