@@ -15,6 +15,7 @@ from edgedec.bundle.manifest import Parity
 from edgedec.errors import CheckpointError
 from edgedec.export.layers import through_layer
 from edgedec.runtime import ALL_LOGITS, Call, Rows, Runtime, RuntimeOptions, choose_runtime, forward_one, open_runtime
+from edgedec.runtimes.reference.entry import entered
 
 Logits = NDArray[np.float32]
 _ROWS = 32
@@ -56,7 +57,8 @@ def _compare(
     # Prefer ONNX Runtime, which frees a layer's memory; if it cannot run the model, use any runtime that can.
     name = "ort" if "ort" in bundle.manifest.artifacts else choose_runtime(bundle)
     runtime = open_runtime(name, bundle, RuntimeOptions(threads=threads, kv=kv))
-    cache, hidden = runtime.new_cache(len(ids)), bundle.gather("embed", ids) * np.float32(bundle.spec.embed_scale)
+    embedded = bundle.gather("embed", ids) * np.float32(bundle.spec.embed_scale)
+    cache, hidden = runtime.new_cache(len(ids)), entered(bundle.spec, embedded, np.arange(len(ids)), bundle.rows)
     for layer in range(runtime.spec.n_layers):
         hidden = through_layer(runtime, cache, hidden, ids, layer, _ROWS)
         runtime.release()

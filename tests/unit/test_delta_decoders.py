@@ -78,6 +78,18 @@ def test_drafts_change_no_token_of_an_exported_checkpoint(
 
 
 @needs_native
+@pytest.mark.parametrize("name", ["bloom", "rwkv7"])
+def test_an_export_is_checked_from_what_enters_the_first_block(name: str, tmp_path: Path) -> None:
+    """Embeddings are normed here; and of RWKV-7 the rows of more than one call stay pending, as later layers read
+    them."""
+    options = ExportOptions(weights="f32", runtimes=("native",))
+    bundle = export(str(checkpoint(tmp_path / "checkpoint", name)), tmp_path / "bundle", options)
+    assert bundle.spec.entry is not None
+    assert bundle.manifest.parity is not None
+    assert max(bundle.manifest.parity.kl.values()) < 1e-6
+
+
+@needs_native
 @pytest.mark.parametrize("name", ["delta rules", "short convolutions", "state spaces", "time and channel mixing"])
 def test_a_long_path_from_nothing_is_committed(name: str, tmp_path: Path) -> None:
     """Rows before the last of a tree over an empty text, so many that their state is kept: it is computed at once."""
