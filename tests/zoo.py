@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
-from checkpoints import LLAMA3  # noqa: E402
 import rwkv7  # noqa: E402
+from checkpoints import LLAMA3  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
 
 SIZES: dict[str, Any] = mimo.SMALL | {
