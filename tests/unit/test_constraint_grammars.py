@@ -52,6 +52,10 @@ GO = [
 BAD = {
     "json": ['{"a": 1,}', "01", '"\\x"', "[1 2]", "nul", "'a'", "{1: 2}"],
     "python": [
+        "a, b := c\n",
+        "x = y := 1\n",
+        "return a := b\n",
+        "for i in a := b:\n    pass\n",
         "if x:\npass\n",
         "if x:\n    pass\n  y\n",
         "if x:\n    pass\n        y\n",
@@ -109,6 +113,7 @@ PYTHON = [
     "@a.b(c)\nclass A(B, metaclass=C):\n\n    # comment\n    def f(self): return {**a, 'b': 1}\n\n\n",
     "x = [a for b in c if d for e in f] if not g else {h: i for h in j}\n",
     "while (n := n - 1) >= 0 and a is not b not in c: continue\n",
+    "(a := b), [c := d, e], {f := g}, h[i := j], k(l := m)\n",
     "x[1:2, ..., ::3] += b'a\\x00' rb'c'\n",
     "global a, b\nassert x, 'y'\nfrom . import a as b, c\nfrom ..a.b import (c,\n    d)\nimport a.b as c, d\n",
     "print(*a, sep='', **b)\n",

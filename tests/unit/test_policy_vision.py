@@ -101,7 +101,7 @@ def test_without_a_mark_nothing_is_dropped(model: edgedec.Model) -> None:
 
 def test_texts_without_images_refuse_it(model: edgedec.Model) -> None:
     """As the command line opens a model: it would do nothing."""
-    said = r"--cache vision: this model reads no images, so a text has no rows of them to drop; .*such as snapkv"
+    said = r"--cache vision: this model reads no images, so a text has no rows of them; .*such as snapkv"
     with pytest.raises(UsageError, match=said):
         model.session(cache="vision:budget=0.5")
     done = CliRunner().invoke(app, ["run", "-m", str(model.bundle.path), "-p", "x", "--cache", "vision"])
