@@ -146,11 +146,13 @@ def _close(found: np.ndarray, expected: np.ndarray, times: int = 1) -> None:
 
 def test_every_fact_shows_in_the_logits(saved: Saved) -> None:
     """The comparison above could not pass with a fact left out: each one moves the logits it is held to."""
-    spec, tokens = saved.spec(), TOKENS[:12]  # more than any window
-    expected = oracle.forward(spec, saved.get, tokens)
+    spec = saved.spec()
+    short, whole = ((tokens, oracle.forward(spec, saved.get, tokens)) for tokens in (TOKENS[:12], TOKENS))
     for changed in _without(spec):
-        # Of gelu and its approximation the least; four times what the comparison lets pass.
-        assert np.abs(oracle.forward(changed, saved.get, tokens) - expected).max() > 4e-4, changed
+        # More tokens than any window has; groups of experts may show in few of them. Of gelu and its approximation the
+        # least; four times what the comparison lets pass.
+        moved = (np.abs(oracle.forward(changed, saved.get, ids) - logits).max() for ids, logits in (short, whole))
+        assert any(most > 4e-4 for most in moved), changed
 
 
 def _without(spec: ModelSpec) -> list[ModelSpec]:
