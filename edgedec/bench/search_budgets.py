@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
-from typing import Any
 
 from edgedec.errors import UsageError
-from edgedec.plugins.words import quoted
+from edgedec.plugins.words import spelt
 from edgedec.search import FAMILY, parse_search
 
 # The options that say how many texts there are, by how directly.
@@ -29,7 +28,7 @@ def at_tokens(way: str, wanted: float, measured: Callable[[str], float]) -> str:
         return way
     now = int(options.get(key, known[key].default))
     guess = max(1, round(now * wanted / max(measured(way), 1e-9)))
-    tried = [_with(name, options, key, n) for n in range(max(1, guess - _BESIDE), guess + _BESIDE + 1)]
+    tried = [f"{name}{spelt({**options, key: n})}" for n in range(max(1, guess - _BESIDE), guess + _BESIDE + 1)]
     far = {one: _distance(one, wanted, measured) for one in tried}
     best = min(tried, key=lambda one: far[one])
     return best if far[best] < inf else way
@@ -40,9 +39,3 @@ def _distance(way: str, wanted: float, measured: Callable[[str], float]) -> floa
         return abs(measured(way) - wanted)
     except UsageError:
         return inf
-
-
-def _with(name: str, options: Mapping[str, Any], key: str, value: int) -> str:
-    """The words of a search with one option replaced."""
-    given = {**options, key: value}
-    return f"{name}:" + ",".join(f"{key}={quoted(one) if isinstance(one, str) else one}" for key, one in given.items())

@@ -108,7 +108,8 @@ def run(
 
 def _check_several(session: Path | None, learn: bool) -> None:
     """UsageError for flags that go with one text only."""
-    for flag in [*(["--session"] if session else []), *(["--learn"] if learn else [])]:
+    if session or learn:
+        flag = "--session" if session else "--learn"
         raise UsageError(f"{flag}: keeps one text; leave out --n-cmpl and --best-of")
 
 

@@ -5,7 +5,6 @@ A part whose key names a seam begins a method; the parts after it are that metho
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -21,7 +20,7 @@ from edgedec.diffusion.seams import Blocks, EndRule, FillSchedule, FitRule, Keep
 from edgedec.diffusion.verify import FAMILY as VERIFY
 from edgedec.errors import UsageError
 from edgedec.plugins import Family, PluginChoice
-from edgedec.plugins.words import quoted
+from edgedec.plugins.words import spelt
 
 FLAG = "--diffusion"
 # Autoregressive decoding of a model that was trained for both.
@@ -69,7 +68,7 @@ class Chosen:
     @property
     def words(self) -> str:
         """The methods with the options that were given, as for the flag."""
-        found = [",".join([f"{seam}={name}" + _given(options)]) for seam, (name, options) in self.choices]
+        found = [f"{seam}={name}{spelt(options)}" for seam, (name, options) in self.choices]
         return ",".join([*found, *([f"{_STEPS}={self.steps}"] if self.steps else [])])
 
     def make(self, host: DiffusionHost) -> Methods:
@@ -99,15 +98,6 @@ class Chosen:
                 f"{FLAG} {final[0]}: needs filled tokens to stay, and {editing[0]} replaces them; give another"
             )
         return Methods(**made, steps=self.steps, entropy=entropy, stale=stale)
-
-
-def _given(options: dict[str, Any]) -> str:
-    return "".join(f"{':' if not i else ','}{key}={_shown(value)}" for i, (key, value) in enumerate(options.items()))
-
-
-def _shown(value: Any) -> str:
-    """An option's value as words hold it."""
-    return quoted(value) if isinstance(value, str) else json.dumps(value) if isinstance(value, tuple) else str(value)
 
 
 def parse_diffusion(words: str, context: str, shift: bool = True) -> Chosen:

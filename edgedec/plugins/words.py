@@ -78,6 +78,19 @@ def quoted(value: str) -> str:
     return value if plain else "'" + value.replace("'", "''") + "'"
 
 
+def spelt(options: Mapping[str, Any]) -> str:
+    """Options as words hold them, with what is before them.
+
+    >>> spelt({"path": "a,b", "width": 8})
+    ":path='a,b',width=8"
+    """
+    return "".join(f"{',' if i else ':'}{key}={_shown(value)}" for i, (key, value) in enumerate(options.items()))
+
+
+def _shown(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else json.dumps(value) if isinstance(value, tuple) else str(value)
+
+
 class _Reader:
     """Reads words from left to right."""
 

@@ -62,15 +62,14 @@ class GuestWorker:
         """Whether the reply arrives within `seconds`; True if no reply is awaited."""
         if not self._alive or not self._waiting or self._channel.ready(seconds):
             return True
-        if self.limits.yields:
-            self._lower()
+        self._lower()
         return False
 
     def receive(self) -> Reply:
         if not self._alive:
             raise LimitExceeded("its worker process has ended")
         try:
-            for seconds, _ in _PRIORITIES if self.limits.yields else ():
+            for seconds, _ in _PRIORITIES:
                 if not self._channel.ready(max(self._since + seconds - monotonic(), 0.0)):
                     self._lower()
             values, blob = self._channel.receive(self.limits.patience)
@@ -118,7 +117,9 @@ class GuestWorker:
             self._channel.close()
 
     def _lower(self) -> None:
-        """Lower the priority of a long request."""
+        """Lower the priority of a long request, if its limits say so."""
+        if not self.limits.yields:
+            return
         taken = monotonic() - self._since
         self.lower(max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0))
 

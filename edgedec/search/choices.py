@@ -13,6 +13,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.messages import Token
 from edgedec.errors import UsageError
 from edgedec.options import option, options_of
+from edgedec.plugins.words import spelt
 from edgedec.search.making import FAMILY, parse_search
 
 MOST = 128
@@ -79,8 +80,7 @@ def ranked(config: GenerationConfig, choice: int) -> GenerationConfig:
     if not FAMILY.facts(name).fixed:
         return config
     options = {**options, "rank": options.get("rank", 0) + choice}
-    given = ",".join(f"{key}={value}" for key, value in options.items())
-    return replace(config, search=f"{name}:{given}")
+    return replace(config, search=f"{name}{spelt(options)}")
 
 
 def likelihood(tokens: Sequence[Token]) -> float:

@@ -138,20 +138,23 @@ class Batch:
             if not answers.results:
                 ended = ran + done.seconds  # choosing and committing tokens is after the forward
         self._pace.end(ended - ran)
+        self._set_others(job for job, *_ in (*answers.results, *answers.tokens))
         for job, completed in answers.results:
-            self._set_others(job.context, len(self._running) - 1)
             if completed:
                 job.complete(completed)
                 self._index_prompt(job)
         for job, token, done in answers.tokens:
-            self._set_others(job.context, len(self._running) - 1)
             job.deliver(token, done)
         self._retire()
         self._since_last = perf_counter() - ended
         return True
 
-    def _set_others(self, context: Context, others: int) -> None:
-        context.concurrent, context.most_rows = others, self._pace.most_rows(others)
+    def _set_others(self, jobs: Iterable[Job]) -> None:
+        """Note how many sequences run beside these, and the rows that a prompt may have among them."""
+        others = len(self._running) - 1
+        most_rows = self._pace.most_rows(others)
+        for job in jobs:
+            job.context.concurrent, job.context.most_rows = others, most_rows
 
     def run(self) -> None:
         """Step until nothing is left."""
@@ -235,8 +238,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        self._set_others(context, len(self._running))
-        context.gaps = self._gaps
+        others = len(self._running)
+        context.concurrent, context.gaps, context.most_rows = others, self._gaps, self._pace.most_rows(others)
         context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
@@ -251,8 +254,8 @@ class Batch:
         for job in self._running:
             if job.done:
                 job.context.most_rows = 0
-            if job.done and job.shares:
-                self._index(job.context, job.context.cache.length)
+                if job.shares:
+                    self._index(job.context, job.context.cache.length)
         self._running = [job for job in self._running if not job.done]
         for shares in (self._shares, self._pace):
             shares.keep(job.owner for job in self._running)
