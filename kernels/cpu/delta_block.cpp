@@ -6,15 +6,13 @@
 #include <cfloat>
 #include <cmath>
 
-#include "engine.h"
-#include "recurrent.h"
+#include "state_scan.h"
 
 namespace edgedec {
 
 namespace {
 
 constexpr int CONV_CHANNELS = 512;  // of one task, at least
-constexpr int LANE_GROUPS = 4;      // of one task, at most
 constexpr float NEAR_ZERO = 1e-6f;  // under the root of a length
 
 SsmShape shape_of(const ed_delta& m) { return {m.heads, m.head_dim, m.key_dim, m.groups, m.conv_size, m.decays}; }
@@ -137,25 +135,16 @@ class DeltaBlock : public Block {
 
   // y of every row, and the states: each head, or a part of one, through all rows of its sequence.
   void scan(const BlockCall& call) {
-    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.head_dim);
-    const int parts = (lanes + LANE_GROUPS - 1) / LANE_GROUPS, each = m_.heads * parts;
-    if ((int)updates_.size() < n) updates_.resize(n);
-    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
-    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
-      std::vector<SsmStep> steps;
-      for (int i = begin; i < end; i++) {
-        const int part = i % parts;
-        scan_head(call.sequences[i / each], updates_[i / each], i % each / parts, lanes * part / parts,
-                  lanes * (part + 1) / parts, steps);
-      }
-    });
-    for (const SequenceRows& s : call.sequences) state(s).applied();
+    steps_.resize(engine_.pool().size());
+    scan_.run(engine_, call, m_.heads, m_.head_dim,
+              [&](const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h, int lane0, int lane1, int thread) {
+                scan_head(s, updates, h, lane0, lane1, steps_[thread]);
+              });
   }
 
   // Updates that each start from the state of the one before go to the kernel together.
   void scan_head(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h, int lane0, int lane1,
                  std::vector<SsmStep>& steps) {
-    const size_t floats = 16 * (size_t)m_.key_dim;
     steps.clear();
     for (size_t i = 0; i < updates.size(); i++) {
       const SsmUpdate& u = updates[i];
@@ -164,10 +153,7 @@ class DeltaBlock : public Block {
         step.c = step.b + m_.groups * m_.key_dim;
         step.y = s_.y.p + (size_t)(s.row + u.row) * shape_.inner() + h * m_.head_dim;
       }
-      if (!step.from) {
-        std::fill(step.to + lane0 * floats, step.to + lane1 * floats, 0.0f);
-        step.from = step.to;
-      }
+      ssm_from_zeros(step, lane0, lane1);
       steps.push_back(step);
       if (i + 1 < updates.size() && updates[i + 1].from == u.to) continue;
       engine_.kernels().delta_steps(steps.data(), (int)steps.size(), lane0, lane1);
@@ -203,7 +189,8 @@ class DeltaBlock : public Block {
   const int z_rows_;
   std::vector<float> taps_, zeros_, a_;  // the convolution's weights [conv_size, conv_dim]; no bias; [heads, decays]
   const std::vector<float> key_scale_, query_scale_;
-  std::vector<std::vector<SsmUpdate>> updates_;
+  StateScan scan_;
+  std::vector<std::vector<SsmStep>> steps_;  // of each thread
 };
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {

@@ -172,10 +172,7 @@ RecurrentState::StatePtr RecurrentState::settled() const {
     }
     for (int h = 0; h < shape_.heads; h++) {
       SsmStep step = shape_.step(u, h);
-      if (shape_.decays && !step.from) {  // which those do not take: zeros where they write
-        std::fill_n(step.to, shape_.head_floats(), 0.0f);
-        step.from = step.to;
-      }
+      if (shape_.decays) ssm_from_zeros(step, 0, lanes);
       if (shape_.shifted) kernels.rwkv7_step(step, 0, lanes);
       else if (shape_.decays) kernels.delta_steps(&step, 1, 0, lanes);
       else kernels.ssm_step(step, 0, lanes);

@@ -4,13 +4,13 @@
 // Heads are independent, so each runs on one thread; a sum over a key is made one channel after another.
 #include <cmath>
 
+#include "state_scan.h"
 #include "token_shift.h"
 
 namespace edgedec {
 
 namespace {
 
-constexpr int LANE_GROUPS = 4;       // of one task, at most
 constexpr float NEAR_ZERO = 1e-24f;  // under the root of a length
 enum class Squash { NONE, SIGMOID, TANH };
 constexpr int R = 0, DECAY = 1, K = 2, V = 3, RATE = 4, GATE = 5;  // rows of mix
@@ -144,32 +144,18 @@ class Rwkv7Block : public Block {
 
   // S'^T r of every row, and the states: each head, or a part of one, through all rows of its sequence.
   void scan(const BlockCall& call) {
-    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.head_dim);
-    const int parts = (lanes + LANE_GROUPS - 1) / LANE_GROUPS, each = m_.heads * parts;
-    if ((int)updates_.size() < n) updates_.resize(n);
-    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
-    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
-      for (int i = begin; i < end; i++) {
-        const int part = i % parts;
-        scan_head(call.sequences[i / each], updates_[i / each], i % each / parts, lanes * part / parts,
-                  lanes * (part + 1) / parts);
-      }
-    });
-    for (const SequenceRows& s : call.sequences) state(s).applied();
+    scan_.run(engine_, call, m_.heads, m_.head_dim, [&](const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h,
+                                                        int lane0, int lane1, int) { scan_head(s, updates, h, lane0, lane1); });
   }
 
   void scan_head(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h, int lane0, int lane1) const {
-    const size_t floats = 16 * (size_t)m_.key_dim;
     for (const SsmUpdate& u : updates) {
       SsmStep step = shape_.step(u, h);
       if (u.row >= 0) {
         step.c = s_.r.p + (size_t)(s.row + u.row) * keys() + h * m_.key_dim;
         step.y = s_.y.p + (size_t)(s.row + u.row) * shape_.inner() + h * m_.head_dim;
       }
-      if (!step.from) {
-        std::fill(step.to + lane0 * floats, step.to + lane1 * floats, 0.0f);
-        step.from = step.to;
-      }
+      ssm_from_zeros(step, lane0, lane1);
       engine_.kernels().rwkv7_step(step, lane0, lane1);
     }
   }
@@ -197,7 +183,7 @@ class Rwkv7Block : public Block {
   Rwkv7Scratch& s_;
   const Matrix o_;
   const std::vector<float> unit_;
-  std::vector<std::vector<SsmUpdate>> updates_;
+  StateScan scan_;
 };
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {

@@ -3,14 +3,12 @@
 //
 // States of a tree are made as those of Mamba-2 are (ssm_block.cpp). Channels are independent, so lane groups of them
 // run on threads.
-#include "engine.h"
-#include "recurrent.h"
+#include "state_scan.h"
 
 namespace edgedec {
 
 namespace {
 
-constexpr int LANE_GROUPS = 4;  // of one task, at most
 
 // a [inner, state_size] as the state lies; lanes without a channel hold zeros, and keep them.
 std::shared_ptr<const std::vector<float>> decays_of(const ed_s6& m) {
@@ -109,17 +107,8 @@ class S6Block : public Block {
 
   // y of every row into s_.x, and the states: a few lane groups through all rows of their sequence.
   void scan(const BlockCall& call) {
-    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.inner);
-    const int each = (lanes + LANE_GROUPS - 1) / LANE_GROUPS;
-    if ((int)updates_.size() < n) updates_.resize(n);
-    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
-    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
-      for (int i = begin; i < end; i++) {
-        const int part = i % each;
-        scan_lanes(call.sequences[i / each], updates_[i / each], lanes * part / each, lanes * (part + 1) / each);
-      }
-    });
-    for (const SequenceRows& s : call.sequences) state(s).applied();
+    scan_.run(engine_, call, 1, m_.inner, [&](const SequenceRows& s, const std::vector<SsmUpdate>& updates, int, int lane0,
+                                              int lane1, int) { scan_lanes(s, updates, lane0, lane1); });
   }
 
   void scan_lanes(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int lane0, int lane1) {
@@ -149,7 +138,7 @@ class S6Block : public Block {
   S6Scratch& s_;
   const Matrix in_, parts_, steps_, out_;
   const std::vector<float> taps_, ones_;  // the convolution's weights [conv_size, inner]
-  std::vector<std::vector<SsmUpdate>> updates_;
+  StateScan scan_;
 };
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {

@@ -27,6 +27,13 @@ struct SsmStep {
   const float *sought = nullptr, *replaced = nullptr;  // of rwkv7_step: [state_size]
 };
 
+// A step from zeros as one from its own memory, zeros too: for kernels that read what they start from. Of some lane groups.
+static inline void ssm_from_zeros(SsmStep& step, int lane0, int lane1) {
+  if (step.from) return;
+  for (size_t i = (size_t)lane0 * step.state_size * 16; i < (size_t)lane1 * step.state_size * 16; i++) step.to[i] = 0.0f;
+  step.from = step.to;
+}
+
 // One row of a state whose lanes are channels with time steps and decays of their own (Mamba-1): to = exp(dt a) * from +
 // (dt * x) (outer) b; y = to . c + d * x. Of lane group g the decays are at a + g * state_size * 16, as the state lies.
 struct S6Step {

@@ -4,15 +4,13 @@
 // Branches of a tree share their beginnings: a row whose parent is the row before it continues from that
 // row's state; for any other row its path is applied again (STree, arXiv:2505.14969). Heads are independent,
 // so each runs on one thread.
-#include "engine.h"
-#include "recurrent.h"
+#include "state_scan.h"
 
 namespace edgedec {
 
 namespace {
 
 constexpr int CONV_CHANNELS = 512;  // of one task
-constexpr int LANE_GROUPS = 4;      // of one task, at most: the part of a head's state that fits in the fastest cache
 
 SsmShape shape_of(const ed_ssm& m) { return {m.heads, m.head_dim, m.state_size, m.groups, m.conv_size}; }
 
@@ -81,18 +79,8 @@ class SsmBlock : public Block {
 
   // y of every row, and the states: each head, or a part of one, through all rows of its sequence.
   void scan(const BlockCall& call) {
-    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.head_dim);
-    const int parts = (lanes + LANE_GROUPS - 1) / LANE_GROUPS, each = m_.heads * parts;
-    if ((int)updates_.size() < n) updates_.resize(n);
-    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
-    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
-      for (int i = begin; i < end; i++) {
-        const int part = i % parts;
-        scan_head(call.sequences[i / each], updates_[i / each], i % each / parts, lanes * part / parts,
-                  lanes * (part + 1) / parts);
-      }
-    });
-    for (const SequenceRows& s : call.sequences) state(s).applied();
+    scan_.run(engine_, call, m_.heads, m_.head_dim, [&](const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h,
+                                                        int lane0, int lane1, int) { scan_head(s, updates, h, lane0, lane1); });
   }
 
   void scan_head(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h, int lane0, int lane1) {
@@ -127,7 +115,7 @@ class SsmBlock : public Block {
   SsmScratch& s_;
   const Matrix in_, out_;
   const std::vector<float> taps_;  // the convolution's weights [conv_size, conv_dim]
-  std::vector<std::vector<SsmUpdate>> updates_;
+  StateScan scan_;
 };
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
