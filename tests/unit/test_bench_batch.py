@@ -192,6 +192,14 @@ def test_nano_says_the_same_at_all_sizes(nano: Path) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     assert "identical: yes" in result.stdout
     assert "one by one" in result.stdout
+    assert "Speed over off, a step of each in turn" in result.stdout
+
+
+def test_one_way_to_draft_is_compared_with_no_other(tiny: Path) -> None:
+    result = call(*ARGS, "-m", tiny, "--spec", "off", "--engine", "ort")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "Speed over one by one" in result.stdout
+    assert "Speed over off" not in result.stdout
 
 
 @pytest.mark.parametrize(("engine", "code"), [("native", 1), ("ort", 0)])
