@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_mixtures as mixtures
 import numpy as np
 import zoo
 from ggufs import Array, _paired, add_value, finish, gguf
@@ -63,6 +64,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "mamba2",
         zoo._alone("Mamba2", num_heads=6, head_dim=16, n_groups=2, expand=2, **UNBOUNDED),
     ),
+    **mixtures.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
@@ -99,7 +101,7 @@ def facts(c: Any) -> dict[str, Any]:
     }
     if kind in RMS:
         return found | _state_space(c)
-    return found | _heads(c) | _own(c)
+    return found | _heads(c) | _own(c) | mixtures.own(c)
 
 
 def _length(c: Any) -> int:
@@ -204,6 +206,8 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
+    if (found := mixtures.changed(name, values, names, c)) is not None:
+        return found
     stem, _, suffix = name.rpartition(".")
     if suffix in ("A_log", "D"):
         theirs = names.get_name(name)

@@ -39,6 +39,12 @@ def head_dim(f: GgufFacts) -> int:
     return f.whole("attention.key_length", share, least=1, most=MAX_HEAD)
 
 
+def turned_share(f: GgufFacts) -> float:
+    """The share of a head that turns, said whatever the type's own is."""
+    dim = head_dim(f)
+    return f.whole("rope.dimension_count", dim, least=1) / dim
+
+
 def rows(f: GgufFacts, tensor: str) -> int:
     """The rows of a tensor that must be there."""
     if tensor not in f.file.tensors:
@@ -74,6 +80,11 @@ def nextn_layers(f: GgufFacts) -> int:
 def biased(f: GgufFacts, tensor: str) -> bool:
     """Has some layer this bias?"""
     return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)
+
+
+def some(f: GgufFacts, tensor: str) -> bool:
+    """Has some layer this tensor?"""
+    return any(name.startswith("blk.") and name.split(".", 2)[-1] == tensor for name in f.file.tensors)
 
 
 def pattern(f: GgufFacts, n: int, every: int) -> list[bool]:

@@ -11,7 +11,9 @@ from edgedec.errors import UnknownArchitecture
 from edgedec.export.gguf.common import Config, biased, common, expert_count, of_experts, pattern, rows
 from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
+from edgedec.export.gguf.hybrids import HYBRIDS
 from edgedec.export.gguf.metadata import GgufFacts
+from edgedec.export.gguf.mixtures import MIXTURES
 from edgedec.models._kinds import kind
 
 # llama.cpp detects the 27B models of Gemma by their depth: they scale queries by hidden size over heads.
@@ -105,9 +107,21 @@ def _phi3(f: GgufFacts) -> Config:
 
 
 def _olmo2(f: GgufFacts) -> Config:
-    if f.whole("attention.sliding_window", 0):
-        raise f.fail(f.name("attention.sliding_window"), "is set: an OLMo 3, which is not supported")
-    return common(f, "olmo2") | {"attention_bias": biased(f, "attn_q")}
+    """With a window it is an OLMo 3, whose scaling of positions is that of the layers that see all."""
+    window = f.whole("attention.sliding_window", 0)
+    found = common(f, "olmo3" if window else "olmo2") | {"attention_bias": biased(f, "attn_q")}
+    if not window:
+        return found
+    slides = pattern(f, found["num_hidden_layers"], 4)
+    scaling = found.pop("rope_scaling", None) or {"rope_type": "default"}
+    return found | {
+        "layer_types": ["sliding_attention" if on else "full_attention" for on in slides],
+        "sliding_window": window,
+        "rope_parameters": {
+            "full_attention": {"rope_theta": found["rope_theta"], **scaling},
+            "sliding_attention": {"rope_theta": found.pop("rope_theta"), "rope_type": "default"},
+        },
+    }
 
 
 def _olmoe(f: GgufFacts) -> Config:
@@ -230,8 +244,10 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "llada": lambda f: llada(f, common(f, "llada"), biased(f, "attn_q")),
     "llada-moe": lambda f: llada_moe(f, common(f, "llada_moe"), expert_count(f), biased(f, "attn_q")),
     **DENSE,
+    **MIXTURES,
+    **HYBRIDS,
 }
 # llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
-UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5")
+UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe")
 # In these too, where the checkpoint's code does not, so that their q and k are stored in its order.
 PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", *UNORDERED)

@@ -1,4 +1,4 @@
-"""The configs of more dense decoders in GGUF files, of mixtures of experts like them, and of state spaces alone.
+"""The configs of more dense decoders in GGUF files, and of state spaces alone.
 
 What llama.cpp takes from the tensors that are there, and not from the metadata, is read so here too.
 """
@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, head_dim, nextn_layers, of_experts, pattern, rows
+from edgedec.export.gguf.common import Config, biased, common, pattern, rows, turned_share
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 
 
 def _layered(f: GgufFacts, model_type: str, eps: str = "layer_norm_eps") -> Config:
-    """Of a model whose norms are LayerNorms; the share of a head that turns is said, whatever the type's own is."""
-    return common(f, model_type, eps) | {"partial_rotary_factor": _share(f)}
-
-
-def _share(f: GgufFacts) -> float:
-    dim = head_dim(f)
-    return f.whole("rope.dimension_count", dim, least=1) / dim
+    """Of a model whose norms are LayerNorms."""
+    return common(f, model_type, eps) | {"partial_rotary_factor": turned_share(f)}
 
 
 def _without(found: Config, *keys: str) -> Config:
@@ -126,7 +121,7 @@ def _nemotron(f: GgufFacts) -> Config:
 
 
 def _glm4(f: GgufFacts) -> Config:
-    return common(f, "glm4") | {"partial_rotary_factor": _share(f), "attention_bias": biased(f, "attn_q")}
+    return common(f, "glm4") | {"partial_rotary_factor": turned_share(f), "attention_bias": biased(f, "attn_q")}
 
 
 def _seed_oss(f: GgufFacts) -> Config:
@@ -134,50 +129,6 @@ def _seed_oss(f: GgufFacts) -> Config:
         "attention_bias": biased(f, "attn_q"),
         "attention_out_bias": biased(f, "attn_output"),
         "mlp_bias": biased(f, "ffn_gate"),
-    }
-
-
-def _qwen2_moe(f: GgufFacts) -> Config:
-    shared = f.whole("expert_shared_feed_forward_length", least=1)
-    own = {"shared_expert_intermediate_size": shared, "norm_topk_prob": False, "qkv_bias": biased(f, "attn_q")}
-    return common(f, "qwen2_moe") | of_experts(f) | own
-
-
-def _glm4_moe(f: GgufFacts) -> Config:
-    """The file counts the layers that only draft among the others, as the last ones."""
-    found, experts = common(f, "glm4_moe"), of_experts(f)
-    if f.whole("expert_gating_func", 2) != 2:
-        raise f.fail(f.name("expert_gating_func"), "is not 2, a sigmoid")
-    return (
-        found
-        | {
-            "num_hidden_layers": found["num_hidden_layers"] - nextn_layers(f),
-            "partial_rotary_factor": _share(f),
-            "attention_bias": biased(f, "attn_q"),
-            "use_qk_norm": any(name.endswith(".attn_q_norm.weight") for name in f.file.tensors),
-            "first_k_dense_replace": f.whole("leading_dense_block_count", 1),
-            "n_routed_experts": experts.pop("num_experts"),
-            "n_shared_experts": f.whole("expert_shared_count", 1, least=1),
-            "routed_scaling_factor": f.number("expert_weights_scale", 0.0) or 1.0,
-            "norm_topk_prob": f.flag("expert_weights_norm", True),
-            "n_group": f.whole("expert_group_count", 0) or 1,
-            "topk_group": f.whole("expert_group_used_count", 0) or 1,
-        }
-        | experts
-    )
-
-
-def _gpt_oss(f: GgufFacts) -> Config:
-    """Every other layer has the window. The rope's pairs are told apart as in the checkpoint, not at whole numbers."""
-    found, experts = common(f, "gpt_oss"), of_experts(f)
-    scaling = found.pop("rope_scaling", None)
-    return found | {
-        "rope_scaling": {**scaling, "truncate": False} if scaling else {"rope_type": "default"},
-        "num_local_experts": experts["num_experts"],
-        "num_experts_per_tok": experts["num_experts_per_tok"],
-        "intermediate_size": experts["moe_intermediate_size"],
-        "sliding_window": f.whole("attention.sliding_window", least=1),
-        "attention_bias": biased(f, "attn_q"),
     }
 
 
@@ -235,9 +186,6 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "seed_oss": _seed_oss,
     "hunyuan-dense": lambda f: common(f, "hunyuan_v1_dense") | {"attention_bias": biased(f, "attn_q")},
     "bitnet": lambda f: common(f, "bitnet"),
-    "qwen2moe": _qwen2_moe,
-    "glm4moe": _glm4_moe,
-    "gpt-oss": _gpt_oss,
     "mamba": _mamba,
     "mamba2": _mamba2,
 }

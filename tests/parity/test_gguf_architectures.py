@@ -15,6 +15,8 @@ from gguf_architectures import MODELS, write  # noqa: E402
 
 from edgedec.export.gguf.config import ARCHITECTURES  # noqa: E402
 from edgedec.export.gguf.dense import DENSE  # noqa: E402
+from edgedec.export.gguf.hybrids import HYBRIDS  # noqa: E402
+from edgedec.export.gguf.mixtures import MIXTURES  # noqa: E402
 
 IDS = np.random.default_rng(1).integers(3, 101, 24).tolist()
 
@@ -31,5 +33,5 @@ def test_the_model_of_a_file_is_the_one_that_wrote_it(name: str, tmp_path: Path)
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {arch for arch, _ in MODELS.values()} == {*DENSE, "lfm2moe"}
-    assert set(DENSE) < set(ARCHITECTURES)
+    assert {arch for arch, _ in MODELS.values()} == {*DENSE, *MIXTURES, *HYBRIDS, "lfm2moe", "olmo2"}
+    assert {*DENSE, *MIXTURES, *HYBRIDS} < set(ARCHITECTURES)
