@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, expert_count, of_experts, rows, some, turned_share
+from edgedec.export.gguf.common import (
+    Config,
+    biased,
+    common,
+    expert_count,
+    nextn_layers,
+    of_experts,
+    rows,
+    some,
+    turned_share,
+)
 from edgedec.export.gguf.metadata import GgufFacts
+from edgedec.export.gguf.mixtures import deepseek
 
 
 def _attending(f: GgufFacts, n: int) -> list[bool]:
@@ -41,6 +52,106 @@ def _jamba(f: GgufFacts) -> Config:
     }
 
 
+def _delta(f: GgufFacts, model_type: str) -> Config:
+    """Of layers one in so many attends, the others follow the delta rule; the last ones may only draft."""
+    inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
+    if inner % heads:
+        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
+    found = common(f, model_type)
+    return found | {
+        "num_hidden_layers": found["num_hidden_layers"] - nextn_layers(f),
+        "full_attention_interval": f.whole("full_attention_interval", 4, least=1),
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": f.whole("ssm.group_count", least=1),
+        "linear_value_head_dim": inner // heads,
+        "linear_key_head_dim": f.whole("ssm.state_size", least=1),
+        "linear_conv_kernel_dim": f.whole("ssm.conv_kernel", least=1),
+        "partial_rotary_factor": turned_share(f),
+        "attention_bias": biased(f, "attn_q"),
+    }
+
+
+def _shared_expert(f: GgufFacts) -> Config:
+    return of_experts(f) | {"shared_expert_intermediate_size": rows(f, "blk.0.ffn_up_shexp.weight")}
+
+
+def _qwen3_next(f: GgufFacts) -> Config:
+    return _delta(f, "qwen3_next") | _shared_expert(f) | {"norm_topk_prob": True}
+
+
+def _qwen3_5(f: GgufFacts, experts: bool) -> Config:
+    """Where several value heads share a key head, a file has them in another order: the first of each key head, the
+    second of each, and so on, up to the columns of the output's matrix."""
+    found = _delta(f, "qwen3_5_moe_text" if experts else "qwen3_5_text")
+    if found["linear_num_value_heads"] != found["linear_num_key_heads"]:
+        several = f"is {found['linear_num_value_heads']} for {found['linear_num_key_heads']} key heads"
+        raise f.fail(f.name("ssm.time_step_rank"), f"{several}, which llama.cpp reorders: export the checkpoint instead")
+    return found | (_shared_expert(f) if experts else {})
+
+
+def _falcon_h1(f: GgufFacts) -> Config:
+    """The file's tensors have the multipliers in them."""
+    found, normed = common(f, "falcon_h1"), some(f, "ssm_norm.weight")
+    inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
+    if inner % heads:
+        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
+    return found | {
+        "mamba_d_ssm": inner,
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_d_state": f.whole("ssm.state_size", least=1),
+        "mamba_n_groups": f.whole("ssm.group_count", least=1),
+        "mamba_d_conv": f.whole("ssm.conv_kernel", least=1),
+        "mamba_rms_norm": normed,
+        "mamba_norm_before_gate": False,
+        **dict.fromkeys(("mamba_proj_bias", "projectors_bias"), biased(f, "ssm_in")),
+        "attention_bias": biased(f, "attn_q"),
+        "mlp_bias": biased(f, "ffn_gate"),
+    }
+
+
+def _nemotron_h(f: GgufFacts) -> Config:
+    """A layer is one block: it attends if it has keys and values, is a feed-forward or experts if it has such a width,
+    and Mamba-2 otherwise."""
+    found, inner, heads = common(f, "nemotron_h"), f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank")
+    n, has = found["num_hidden_layers"] - nextn_layers(f), f.file.tensors
+    if not heads or inner % heads:
+        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
+    kinds = {"attn_q": "full_attention", "ffn_gate_inp": "moe", "ffn_up": "mlp", "ssm_in": "linear_attention"}
+    types = [next((kind for at, kind in kinds.items() if f"blk.{i}.{at}.weight" in has), "nothing") for i in range(n)]
+    return {key: value for key, value in found.items() if key not in ("rms_norm_eps", "rope_theta", "rope_scaling")} | {
+        "num_hidden_layers": n,
+        "layers_block_type": types,
+        "layer_norm_epsilon": found["rms_norm_eps"],
+        "mamba_num_heads": heads,
+        "mamba_head_dim": inner // heads,
+        "ssm_state_size": f.whole("ssm.state_size", least=1),
+        "n_groups": f.whole("ssm.group_count", least=1),
+        "conv_kernel": f.whole("ssm.conv_kernel", least=1),
+        "time_step_min": 1e-30,  # llama.cpp has no limit
+        "use_bias": biased(f, "ssm_in"),
+        "mlp_bias": biased(f, "ffn_up"),
+        **(_nemotron_experts(f) if "moe" in types else {}),
+    }
+
+
+def _nemotron_experts(f: GgufFacts) -> Config:
+    if f.whole("moe_latent_size", 0):
+        raise f.fail(f.name("moe_latent_size"), "is set: experts of another width than the state are not supported")
+    found = deepseek(f)
+    shared = next((t.shape[0] for name, t in f.file.tensors.items() if name.endswith("ffn_up_shexp.weight")), 0)
+    return {key: value for key, value in found.items() if key != "first_k_dense_replace"} | {
+        "n_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": shared,
+    }
+
+
 HYBRIDS: dict[str, Callable[[GgufFacts], Config]] = {
     "jamba": _jamba,
+    "qwen3next": _qwen3_next,
+    "qwen35": lambda f: _qwen3_5(f, experts=False),
+    "qwen35moe": lambda f: _qwen3_5(f, experts=True),
+    "falcon-h1": _falcon_h1,
+    "nemotron_h": _nemotron_h,
+    "nemotron_h_moe": _nemotron_h,
 }

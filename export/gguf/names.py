@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from edgedec.export.gguf.reordered import reordered
 from edgedec.models import Part, Source
 from edgedec.spec import Block, ModelSpec, Moe
 
@@ -52,6 +53,8 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "shared_gate_up": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
         "shared_down": ("ffn_down_shexp.weight",),
         "shared_gate": ("ffn_gate_inp_shexp.weight",),
+        "up": ("ffn_up_exps.weight",),
+        "shared_up": ("ffn_up_shexp.weight",),
     },
     "conv": {
         "norm": ("attn_norm.weight",),
@@ -76,6 +79,9 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "out_proj_bias": ("ssm_out.bias",),
     },
 }
+BLOCKS["delta"] = {
+    **{name: BLOCKS["ssm"][name] for name in ("norm", "dt_bias", "a", "gate_norm", "out_proj")},
+}
 BLOCKS["s6"] = {
     **{name: BLOCKS["ssm"][name] for name in BLOCKS["ssm"] if name != "gate_norm"},
     "x_proj": ("ssm_x.weight",),
@@ -92,6 +98,10 @@ OWN_NORMS = {
     "seed_oss": {"mlp": ("post_attention_norm",)},
     "glm4moe": dict.fromkeys(("mlp", "moe"), ("post_attention_norm",)),
     "gpt-oss": {"moe": ("post_attention_norm",)},
+    **dict.fromkeys(
+        ("qwen3next", "qwen35", "qwen35moe"), dict.fromkeys(("mlp", "moe"), ("post_attention_norm",))
+    ),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), dict.fromkeys(("mlp", "moe"), ("attn_norm",))),
 }
 # Matrices as wide as LayerNorms without weights are (OLMo's).
 WIDTHS = {"attention": "attn_q.weight", "mlp": "ffn_gate.weight"}
@@ -128,6 +138,7 @@ def named(
         beside = b > 0 and spec.layer_of(b - 1) == layer and spec.blocks[b - 1].branch
         for tensor in block.tensors(spec.hidden_size):
             source = _norm(block, tensor, own, architecture, beside) if "norm" in tensor else None
+            source = source or reordered(block, tensor, own)
             source = source or _parts(block, tensor, list(_paths(block, tensor, own)))
             found[f"blocks.{b}.{tensor}"] = tuple(replace(part, name=f"blk.{layer}.{part.name}") for part in source)
     return {name: _scaled(source, times.get(name.rpartition(".")[2], 1.0)) for name, source in found.items()}

@@ -1,0 +1,43 @@
+"""Tensors of a bundle that take their rows of a GGUF file's in another order, or of more of them."""
+
+from __future__ import annotations
+
+from edgedec.models import Part, Source
+from edgedec.spec import Attention, Block, Delta
+
+
+def reordered(block: Block, tensor: str, own: frozenset[str]) -> Source | None:
+    """The parts of such a tensor; None if it is none. own: names in the layer."""
+    if isinstance(block, Delta):
+        return _of_delta(block, tensor, own)
+    if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):
+        return _gated(block, "bias" if tensor.endswith("bias") else "weight")
+    return None
+
+
+def _of_delta(block: Delta, tensor: str, own: frozenset[str]) -> Source | None:
+    """A file has queries, keys and values below each other, and what gates them apart."""
+    keys = block.n_groups * block.key_dim
+    cuts = (2 * keys, block.conv_dim), (keys, 2 * keys), (0, keys)  # values, keys, queries
+    if tensor == "conv":
+        return tuple(Part("ssm_conv1d.weight", rows) for rows in cuts)
+    if tensor != "in_proj":
+        return None
+    qkv = tuple(Part("attn_qkv.weight", rows) for rows in cuts)
+    return (*qkv, Part("attn_gate.weight"), *_steps(block, own))
+
+
+def _steps(block: Delta, own: frozenset[str]) -> Source:
+    """Of each head the rows of beta, then those of the time step; in files of Qwen3-Next each key head has its own."""
+    if "ssm_ba.weight" not in own:
+        return Part("ssm_beta.weight"), Part("ssm_alpha.weight")
+    share = block.n_heads // block.n_groups
+    starts = [2 * share * group + offset for offset in (0, share) for group in range(block.n_groups)]
+    return tuple(Part("ssm_ba.weight", (start, start + share)) for start in starts)
+
+
+def _gated(block: Attention, kind: str) -> Source:
+    """The rows of a head's query come before those of its gate."""
+    name, dim = f"attn_q.{kind}", block.head_dim
+    both = [[Part(name, (at, at + dim)) for at in range(start, 2 * block.q_dim, 2 * dim)] for start in (0, dim)]
+    return (*both[0], Part(f"attn_k.{kind}"), Part(f"attn_v.{kind}"), *both[1])
