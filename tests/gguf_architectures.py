@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
 import numpy as np
 import zoo
@@ -65,6 +66,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         zoo._alone("Mamba2", num_heads=6, head_dim=16, n_groups=2, expand=2, **UNBOUNDED),
     ),
     **mixtures.MODELS,
+    **hybrids.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
@@ -74,12 +76,12 @@ LESS_ONE = ("gemma", "nemotron")
 ORDERED = ("olmo", "arcee")
 
 
-def write(name: str, path: Path) -> tuple[Any, Path]:
-    """The model of that name, and its file."""
+def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
+    """The model of that name, and its file; changed: metadata that is not as the converter writes it."""
     arch, make = MODELS[name]
     model = make()
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in facts(model.config).items():
+    for key, value in (facts(model.config) | changed).items():
         add_value(writer, f"{arch}.{key}", value)
     for tensor, values in converted(model, arch).items():
         writer.add_tensor(tensor, np.ascontiguousarray(values, np.float32))
@@ -101,7 +103,7 @@ def facts(c: Any) -> dict[str, Any]:
     }
     if kind in RMS:
         return found | _state_space(c)
-    return found | _heads(c) | _own(c) | mixtures.own(c)
+    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c)
 
 
 def _length(c: Any) -> int:
@@ -206,8 +208,9 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
-    if (found := mixtures.changed(name, values, names, c)) is not None:
-        return found
+    for one in (mixtures, hybrids):
+        if (found := one.changed(name, values, names, c)) is not None:
+            return found
     stem, _, suffix = name.rpartition(".")
     if suffix in ("A_log", "D"):
         theirs = names.get_name(name)

@@ -25,7 +25,7 @@ from edgedec.export.gguf.tokenizer import write_text
 from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, OWN, PARTED, SUGGESTED, SUPER
 from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
-from edgedec.models import Part, Source
+from edgedec.models import Part, Source, minicpm3
 from edgedec.models._common import ConfigReader
 from edgedec.models.cohere import logit_scale
 from edgedec.models.granitemoe import multipliers
@@ -56,6 +56,8 @@ class GgufCheckpoint(Checkpoint):
         kind, times = self.config["model_type"], dict[str, float]()
         if kind.startswith("granite"):
             times = multipliers(ConfigReader(self.config))
+        if kind == "minicpm3":
+            times = minicpm3.multipliers(ConfigReader(self.config))
         if kind.startswith("cohere"):
             times = {"final_norm": logit_scale(ConfigReader(self.config))}
         found = named(spec, self.tensors, times, self.facts.architecture)

@@ -12,21 +12,13 @@ MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 
 
 def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
-    """The config entries of all architectures. eps: the config's name for what norms add, LayerNorms under another name
-    than the usual one."""
-    heads, hidden = f.whole("attention.head_count", least=1), f.whole("embedding_length", least=1)
-    found: Config = {
-        "model_type": model_type,
-        "vocab_size": rows(f, "token_embd.weight"),
-        "hidden_size": hidden,
-        "num_hidden_layers": f.whole("block_count", least=1, most=len(f.file.tensors)),
+    """The config entries of nearly all architectures. eps: the config's name for what norms add, LayerNorms under
+    another name than the usual one."""
+    heads = f.whole("attention.head_count", least=1)
+    found = headless(f, model_type, eps) | {
         "num_attention_heads": heads,
         "num_key_value_heads": f.whole("attention.head_count_kv", heads, least=1),
         "head_dim": head_dim(f),
-        "intermediate_size": f.whole("feed_forward_length", 0),
-        "max_position_embeddings": f.whole("context_length", least=1, most=MAX_CONTEXT),
-        eps: f.number(f"attention.layer_norm_{'rms_' if eps == 'rms_norm_eps' else ''}epsilon"),
-        "tie_word_embeddings": "output.weight" not in f.file.tensors,
     }
     if f.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise f.fail(f.name("attention.value_length"), f"is not {found['head_dim']}, the length of keys")
@@ -37,6 +29,20 @@ def head_dim(f: GgufFacts) -> int:
     """The width of a head: given, or a share of the hidden size."""
     share = f.whole("embedding_length") // max(1, f.whole("attention.head_count"))
     return f.whole("attention.key_length", share, least=1, most=MAX_HEAD)
+
+
+def headless(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
+    """The same but for heads and positions."""
+    return {
+        "model_type": model_type,
+        "vocab_size": rows(f, "token_embd.weight"),
+        "hidden_size": f.whole("embedding_length", least=1),
+        "num_hidden_layers": f.whole("block_count", least=1, most=len(f.file.tensors)),
+        "intermediate_size": f.whole("feed_forward_length", 0),
+        "max_position_embeddings": f.whole("context_length", least=1, most=MAX_CONTEXT),
+        eps: f.number(f"attention.layer_norm_{'rms_' if eps == 'rms_norm_eps' else ''}epsilon"),
+        "tie_word_embeddings": "output.weight" not in f.file.tensors,
+    }
 
 
 def turned_share(f: GgufFacts) -> float:

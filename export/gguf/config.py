@@ -12,6 +12,7 @@ from edgedec.export.gguf.common import Config, biased, common, expert_count, of_
 from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
 from edgedec.export.gguf.hybrids import HYBRIDS
+from edgedec.export.gguf.latent import LATENT
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.mixtures import MIXTURES
 from edgedec.models._kinds import kind
@@ -246,6 +247,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     **DENSE,
     **MIXTURES,
     **HYBRIDS,
+    **LATENT,
 }
 # llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
 UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe")

@@ -85,7 +85,9 @@ def _qwen3_5(f: GgufFacts, experts: bool) -> Config:
     found = _delta(f, "qwen3_5_moe_text" if experts else "qwen3_5_text")
     if found["linear_num_value_heads"] != found["linear_num_key_heads"]:
         several = f"is {found['linear_num_value_heads']} for {found['linear_num_key_heads']} key heads"
-        raise f.fail(f.name("ssm.time_step_rank"), f"{several}, which llama.cpp reorders: export the checkpoint instead")
+        raise f.fail(
+            f.name("ssm.time_step_rank"), f"{several}, which llama.cpp reorders: export the checkpoint instead"
+        )
     return found | (_shared_expert(f) if experts else {})
 
 

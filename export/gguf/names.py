@@ -82,6 +82,13 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
 BLOCKS["delta"] = {
     **{name: BLOCKS["ssm"][name] for name in ("norm", "dt_bias", "a", "gate_norm", "out_proj")},
 }
+BLOCKS["latent"] = {
+    "norm": ("attn_norm.weight",),
+    "q_a": ("attn_q_a.weight",),
+    "q_a_norm": ("attn_q_a_norm.weight",),
+    "kv_norm": ("attn_kv_a_norm.weight",),
+    "o": ("attn_output.weight",),
+}
 BLOCKS["s6"] = {
     **{name: BLOCKS["ssm"][name] for name in BLOCKS["ssm"] if name != "gate_norm"},
     "x_proj": ("ssm_x.weight",),
@@ -98,9 +105,7 @@ OWN_NORMS = {
     "seed_oss": {"mlp": ("post_attention_norm",)},
     "glm4moe": dict.fromkeys(("mlp", "moe"), ("post_attention_norm",)),
     "gpt-oss": {"moe": ("post_attention_norm",)},
-    **dict.fromkeys(
-        ("qwen3next", "qwen35", "qwen35moe"), dict.fromkeys(("mlp", "moe"), ("post_attention_norm",))
-    ),
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), dict.fromkeys(("mlp", "moe"), ("post_attention_norm",))),
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), dict.fromkeys(("mlp", "moe"), ("attn_norm",))),
 }
 # Matrices as wide as LayerNorms without weights are (OLMo's).
@@ -138,7 +143,7 @@ def named(
         beside = b > 0 and spec.layer_of(b - 1) == layer and spec.blocks[b - 1].branch
         for tensor in block.tensors(spec.hidden_size):
             source = _norm(block, tensor, own, architecture, beside) if "norm" in tensor else None
-            source = source or reordered(block, tensor, own)
+            source = source or reordered(block, tensor, own, architecture)
             source = source or _parts(block, tensor, list(_paths(block, tensor, own)))
             found[f"blocks.{b}.{tensor}"] = tuple(replace(part, name=f"blk.{layer}.{part.name}") for part in source)
     return {name: _scaled(source, times.get(name.rpartition(".")[2], 1.0)) for name, source in found.items()}

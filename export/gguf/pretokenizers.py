@@ -34,6 +34,26 @@ _DEEPSEEK = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+# Letters with a case of the scripts that DeepSeek's first vocabulary knows, first and last of each range.
+_CASED = (
+    "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376-377 37b-37d 37f 386 388-38a 38c 38e-3a1 "
+    "3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b 1d6b-1d77 1d79-1d9a "
+    "1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57 1f59 1f5b 1f5d 1f5f-1f7d 1f80-1fb4 1fb6-1fbc 1fbe 1fc2-1fc4 "
+    "1fc6-1fcc 1fd0-1fd3 1fd6-1fdb 1fe0-1fec 1ff2-1ff4 1ff6-1ffc 2102 2107 210a-2113 2115 2119-211d 2124 2126 2128 "
+    "212a-212d 212f-2134 2139 213c-213f 2145-2149 214e 2183-2184 2c00-2c7b 2c7e-2ce4 2ceb-2cee 2cf2-2cf3 a640-a66d "
+    "a680-a69b a722-a76f a771-a787 a78b-a78e ab70-abbf fb00-fb06 fb13-fb17 ff21-ff3a ff41-ff5a 10400-1044f 104b0-104d3 "
+    "104d8-104fb 10c80-10cb2 10cc0-10cf2 118a0-118df 1e900-1e943"
+)
+_HAN = br"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+".decode("unicode_escape")
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    r"\s?[" + "".join("-".join(chr(int(end, 16)) for end in part.split("-")) for part in _CASED.split()) + "]+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    r"\s+$",
+    _HAN,
+    r"\p{N}+",
+)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}")
 _FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")
 _DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 
@@ -51,7 +71,8 @@ _SMOL = PreTokenizer((r"\p{N}", _GPT2))
 _PLAIN = PreTokenizer((_GPT2,))
 KNOWN: dict[str, PreTokenizer] = {
     **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), PreTokenizer((_LLAMA3,), True, True)
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        PreTokenizer((_LLAMA3,), True, True),
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer((_LLAMA3,))),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3,), whole=True)),
@@ -67,6 +88,8 @@ KNOWN: dict[str, PreTokenizer] = {
     "tekken": PreTokenizer((_TEKKEN,), True, True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), PreTokenizer((_GPT4O,))),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(_DEEPSEEK)),
+    "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM),
+    "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER),
     "falcon": PreTokenizer(_FALCON),
     "default": PreTokenizer(_DEFAULT),
 }

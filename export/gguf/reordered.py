@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from edgedec.models import Part, Source
-from edgedec.spec import Attention, Block, Delta
+from edgedec.spec import Attention, Block, Delta, LatentAttention
+
+# Neighbouring channels of a query or key turn together in these.
+_IN_PAIRS = ("deepseek2",)
 
 
-def reordered(block: Block, tensor: str, own: frozenset[str]) -> Source | None:
+def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str) -> Source | None:
     """The parts of such a tensor; None if it is none. own: names in the layer."""
     if isinstance(block, Delta):
         return _of_delta(block, tensor, own)
+    if isinstance(block, LatentAttention):
+        return _of_latent(block, tensor, own, architecture in _IN_PAIRS)
     if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):
         return _gated(block, "bias" if tensor.endswith("bias") else "weight")
     return None
@@ -41,3 +46,29 @@ def _gated(block: Attention, kind: str) -> Source:
     name, dim = f"attn_q.{kind}", block.head_dim
     both = [[Part(name, (at, at + dim)) for at in range(start, 2 * block.q_dim, 2 * dim)] for start in (0, dim)]
     return (*both[0], Part(f"attn_k.{kind}"), Part(f"attn_v.{kind}"), *both[1])
+
+
+def _of_latent(block: LatentAttention, tensor: str, own: frozenset[str], pairs: bool) -> Source | None:
+    """Of a query and a key the turned part comes first. Older files have the matrices that make keys and values of the
+    state in one, a head after another."""
+    turned, query, heads = block.rope_dim, block.nope_dim + block.rope_dim, range(block.n_heads)
+    halves = (turned, 0, turned) if pairs else None
+    if tensor == "kv_a":
+        name = "attn_kv_a_mqa.weight"
+        return Part(name, (block.rank, block.head_dim), halves=halves), Part(name, (0, block.rank))
+    if tensor == "q":
+        name = "attn_q_b.weight" if block.q_rank else "attn_q.weight"
+        cuts = [(h * query, h * query + block.nope_dim, (h + 1) * query) for h in heads]
+        return tuple(
+            part
+            for start, middle, end in cuts
+            for part in (Part(name, (middle, end), halves=halves), Part(name, (start, middle)))
+        )
+    if tensor not in ("k_up", "v_up"):
+        return None
+    if "attn_kv_b.weight" not in own:
+        return (Part(f"attn_{tensor[0]}_b.weight", flat=True),)
+    both = block.nope_dim + block.v_dim
+    if tensor == "v_up":
+        return tuple(Part("attn_kv_b.weight", (h * both + block.nope_dim, (h + 1) * both)) for h in heads)
+    return tuple(Part("attn_kv_b.weight", (h * both, h * both + block.nope_dim), transposed=True) for h in heads)

@@ -10,6 +10,8 @@ import numpy as np
 from edgedec.export.gguf.metadata import GgufFacts
 
 Config = dict[str, Any]
+# With latent attention, as DeepSeek has it.
+_LATENT = ("deepseek2", "minicpm3")
 
 
 def rope_config(f: GgufFacts, dim: int, context: int) -> Config:
@@ -52,13 +54,16 @@ def _divided(short: list[float], long: list[float], attention: float, original: 
 
 
 def _yarn(f: GgufFacts, factor: float, original: int, attention: float) -> Config:
-    if f.number("rope.scaling.yarn_log_multiplier", 0.0):
+    multiplier = f.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if multiplier and f.architecture not in _LATENT:
         raise f.fail(f.name("rope.scaling.yarn_log_multiplier"), "is set, which is not supported")
-    return {
+    scale = {"attention_factor": attention * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0)}
+    if multiplier:  # only scores are scaled
+        scale = dict.fromkeys(("mscale", "mscale_all_dim"), 10 * multiplier)
+    return scale | {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": original,
-        "attention_factor": attention * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0),
         "beta_fast": f.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": f.number("rope.scaling.yarn_beta_slow", 1.0),
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
+import gguf_mixtures as mixtures
 import numpy as np
 import pytest
 from readings import all_logits, of_file
@@ -13,9 +16,11 @@ pytest.importorskip("gguf", reason="GGUF files are written with the package gguf
 
 from gguf_architectures import MODELS, write  # noqa: E402
 
+from edgedec.errors import CheckpointError  # noqa: E402
 from edgedec.export.gguf.config import ARCHITECTURES  # noqa: E402
 from edgedec.export.gguf.dense import DENSE  # noqa: E402
 from edgedec.export.gguf.hybrids import HYBRIDS  # noqa: E402
+from edgedec.export.gguf.latent import LATENT  # noqa: E402
 from edgedec.export.gguf.mixtures import MIXTURES  # noqa: E402
 
 IDS = np.random.default_rng(1).integers(3, 101, 24).tolist()
@@ -33,5 +38,44 @@ def test_the_model_of_a_file_is_the_one_that_wrote_it(name: str, tmp_path: Path)
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {arch for arch, _ in MODELS.values()} == {*DENSE, *MIXTURES, *HYBRIDS, "lfm2moe", "olmo2"}
-    assert {*DENSE, *MIXTURES, *HYBRIDS} < set(ARCHITECTURES)
+    assert {arch for arch, _ in MODELS.values()} == {*DENSE, *MIXTURES, *HYBRIDS, *LATENT, "lfm2moe", "olmo2"}
+    assert {*DENSE, *MIXTURES, *HYBRIDS, *LATENT} < set(ARCHITECTURES)
+
+
+# What of a file is changed, and what is said of it.
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen3_5_text", {"ssm.time_step_rank": 6, "ssm.inner_size": 60}, "is 6 for 3 key heads, which llama.cpp reorders"),
+    ("qwen3_next", {"ssm.inner_size": 61}, "61 is not whole times 6 heads"),
+    ("jamba", {"attention.head_count_kv": [2, 2, 0, 0]}, "layers [0, 1]: they are not one of every so many"),
+    ("jamba", {"ssm.inner_size": 100}, "100 is not whole times 64"),
+    ("falcon_h1", {"ssm.inner_size": 81}, "81 is not whole times 8 heads"),
+    ("nemotron_h", {"ssm.time_step_rank": 0}, "ssm.inner_size 144 is not whole times 0 heads"),
+    ("nemotron_h_experts", {"moe_latent_size": 8}, "experts of another width than the state are not supported"),
+    ("deepseek_v2", {"expert_group_count": 3}, "not supported with a softmax"),
+    ("deepseek_v2", {"expert_weights_norm": True}, "not supported with a softmax"),
+    ("deepseek_v3", {"attention.key_length_mla": 16}, "is 16: of these 16 turn, and some must not"),
+    ("ernie4_5_moe", {"expert_feed_forward_length": 15}, "is 15; shared experts have 48 rows"),
+    ("minimax_m2", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
+]
+
+
+@pytest.mark.parametrize(("name", "changed", "why"), WRONG)
+def test_what_no_config_says_is_refused(name: str, changed: dict[str, Any], why: str, tmp_path: Path) -> None:
+    _, path = write(name, tmp_path / "m.gguf", **changed)
+    with pytest.raises(CheckpointError, match=re.escape(why)) as caught:
+        of_file(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_older_files_of_deepseek_have_keys_and_values_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And say the sizes of heads alone."""
+    plain = mixtures.changed
+    whole = lambda name, *rest: None if name.endswith("kv_b_proj.weight") else plain(name, *rest)  # noqa: E731
+    monkeypatch.setattr(mixtures, "changed", whole)
+    for kind in ("deepseek_v2", "deepseek_v3"):
+        monkeypatch.setitem(mixtures.OWN, kind, lambda c: mixtures._latent(c) | mixtures._experts_of(c))
+    for name in ("deepseek_v2", "deepseek_v3"):
+        model, path = write(name, tmp_path / f"{name}.gguf")
+        with torch.no_grad():
+            expected = model(torch.tensor(IDS)[None]).logits[0].numpy()
+        assert np.abs(all_logits(of_file(path), IDS) - expected).max() < 1e-3 * max(1.0, np.abs(expected).max())
