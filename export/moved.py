@@ -37,6 +37,9 @@ def _in_order(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
         size, first, count = part.halves
         if shape[0] % size or first + count > size or count % 2:
             raise BadTensor(f"{part.name}: its {shape[0]} rows are not groups of {size} with {count} in pairs")
+    if part.in_turn is not None and (len(shape) != 2 or shape[1] % math.prod(part.in_turn)):
+        groups, width = part.in_turn
+        raise BadTensor(f"{part.name}: its {shape[-1]} columns are not pieces of {width} of {groups} groups")
     return shape
 
 
@@ -44,8 +47,12 @@ def moved(part: Part, stored: Array) -> Array:
     """The stored rows in order.
 
     halves (4, 1, 2): rows 0 1 2 3 4 5 6 7 -> 0 1 2 3 4 5 6 7; halves (4, 0, 4): -> 0 2 1 3 4 6 5 7
+    in_turn (2, 1): columns 0 1 2 3 -> 0 2 1 3
     """
     rows = np.ascontiguousarray(stored.T) if part.transposed else stored
+    if part.in_turn is not None:
+        groups, width = part.in_turn
+        rows = rows.reshape(len(rows), -1, groups, width).swapaxes(1, 2).reshape(rows.shape)
     if part.halves is None:
         return rows
     size, first, count = part.halves

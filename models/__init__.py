@@ -25,7 +25,9 @@ class Part:
 
     `transposed`: these rows are the columns of what is meant. `halves` (size, first, count): of each `size` rows of
     what is read, those from `first` to `first + count` are stored in pairs, a0 b0 a1 b1 .., and meant as halves, a0 a1
-    .. b0 b1 ..: heads whose neighbouring channels turn together, or a gate and an up side by side.
+    .. b0 b1 ..: heads whose neighbouring channels turn together, or a gate and an up side by side. `in_turn` (groups,
+    width): of each row the columns lie in pieces of `width`, the first of each group, then the second of each, and are
+    meant group by group.
 
     `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none.
     """
@@ -39,12 +41,13 @@ class Part:
     vector: bool = False
     transposed: bool = False
     halves: tuple[int, int, int] | None = None
+    in_turn: tuple[int, int] | None = None
     ones: bool = False
 
     @property
     def moved(self) -> bool:
-        """Whether rows are read in another order than they are stored in."""
-        return self.transposed or self.halves is not None
+        """Whether rows or columns are read in another order than they are stored in."""
+        return self.transposed or self.halves is not None or self.in_turn is not None
 
     @property
     def plain(self) -> bool:

@@ -31,7 +31,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "Qwen3Next", 1, **zoo.EXPERTS | zoo.DELTA | zoo.SHARED | zoo.QWEN, norm_topk_prob=True, attention_bias=True
     )),
     "qwen3_5_text": ("qwen35", lambda: zoo._random(
-        "Qwen3_5Text", "Qwen3_5ForCausalLM", zoo.SIZES | EQUAL_HEADS | zoo.QWEN, 5
+        "Qwen3_5Text", "Qwen3_5ForCausalLM", zoo.SIZES | zoo.DELTA | zoo.QWEN, 5
     )),
     "qwen3_5_moe_text": ("qwen35moe", lambda: zoo._random(
         "Qwen3_5MoeText", "Qwen3_5MoeForCausalLM",
@@ -151,6 +151,8 @@ def _of_qwen(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
     """Norms are stored less 1, but for that inside the delta rule; q, k, v and z of each key head as all q, all k .."""
     if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         return [(f"{names.get_name(name.removesuffix('.weight'))}.weight", values + 1)]
+    if c.model_type != "qwen3_next" and "linear_attn" in name:
+        return _in_turn(name, values, names, c)
     if not name.endswith("in_proj_qkvz.weight"):
         return None
     keys, share = c.linear_key_head_dim, c.linear_num_value_heads // c.linear_num_key_heads
@@ -159,6 +161,30 @@ def _of_qwen(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
     parts = np.split(heads, [keys, 2 * keys, 2 * keys + wide], axis=1)
     q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
     return [(f"{layer(name)}.attn_qkv.weight", np.concatenate([q, k, v])), (f"{layer(name)}.attn_gate.weight", z)]
+
+
+def _in_turn(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
+    """The value heads as the first of each key head, the second of each .."""
+    groups, dim, keys = c.linear_num_key_heads, c.linear_value_head_dim, c.linear_num_key_heads * c.linear_key_head_dim
+
+    def turned(x: Array, width: int) -> Array:
+        return x.reshape(groups, -1, width, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+    stem, _, suffix = name.rpartition(".")
+    last = stem.rpartition(".")[2]
+    if last in ("in_proj_qkv", "conv1d"):
+        values = values[:, 0] if last == "conv1d" else values
+        turned_values = np.concatenate([values[: 2 * keys], turned(values[2 * keys :], dim)])
+        return [(f"{names.get_name(stem)}.{suffix}", turned_values)]
+    if last in ("in_proj_z", "in_proj_a", "in_proj_b"):
+        return [(f"{names.get_name(stem)}.{suffix}", turned(values, dim if last == "in_proj_z" else 1))]
+    if last == "out_proj":
+        return [(f"{names.get_name(stem)}.{suffix}", turned(values.T, dim).T)]
+    if suffix == "A_log":
+        return [(names.get_name(name), turned(-np.exp(values), 1))]
+    if suffix == "dt_bias":
+        return [(f"{names.get_name(f'{stem}.dt_proj')}.bias", turned(values, 1))]
+    return None
 
 
 def _of_falcon(name: str, values: Array, names: Any, c: Any) -> Tensors | None:

@@ -79,16 +79,12 @@ def _qwen3_next(f: GgufFacts) -> Config:
     return _delta(f, "qwen3_next") | _shared_expert(f) | {"norm_topk_prob": True}
 
 
-def _qwen3_5(f: GgufFacts, experts: bool) -> Config:
-    """Where several value heads share a key head, a file has them in another order: the first of each key head, the
-    second of each, and so on, up to the columns of the output's matrix."""
-    found = _delta(f, "qwen3_5_moe_text" if experts else "qwen3_5_text")
-    if found["linear_num_value_heads"] != found["linear_num_key_heads"]:
-        several = f"is {found['linear_num_value_heads']} for {found['linear_num_key_heads']} key heads"
-        raise f.fail(
-            f.name("ssm.time_step_rank"), f"{several}, which llama.cpp reorders: export the checkpoint instead"
-        )
-    return found | (_shared_expert(f) if experts else {})
+def _qwen3_5(f: GgufFacts) -> Config:
+    return _delta(f, "qwen3_5_text")
+
+
+def _qwen3_5_moe(f: GgufFacts) -> Config:
+    return _delta(f, "qwen3_5_moe_text") | _shared_expert(f)
 
 
 def _falcon_h1(f: GgufFacts) -> Config:
@@ -151,8 +147,8 @@ def _nemotron_experts(f: GgufFacts) -> Config:
 HYBRIDS: dict[str, Callable[[GgufFacts], Config]] = {
     "jamba": _jamba,
     "qwen3next": _qwen3_next,
-    "qwen35": lambda f: _qwen3_5(f, experts=False),
-    "qwen35moe": lambda f: _qwen3_5(f, experts=True),
+    "qwen35": _qwen3_5,
+    "qwen35moe": _qwen3_5_moe,
     "falcon-h1": _falcon_h1,
     "nemotron_h": _nemotron_h,
     "nemotron_h_moe": _nemotron_h,

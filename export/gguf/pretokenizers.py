@@ -44,7 +44,7 @@ _CASED = (
     "a680-a69b a722-a76f a771-a787 a78b-a78e ab70-abbf fb00-fb06 fb13-fb17 ff21-ff3a ff41-ff5a 10400-1044f 104b0-104d3 "
     "104d8-104fb 10c80-10cb2 10cc0-10cf2 118a0-118df 1e900-1e943"
 )
-_HAN = br"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+".decode("unicode_escape")
+_HAN = rb"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+".decode("unicode_escape")
 _DEEPSEEK_LLM = (
     r"[\r\n]",
     r"\s?[" + "".join("-".join(chr(int(end, 16)) for end in part.split("-")) for part in _CASED.split()) + "]+",

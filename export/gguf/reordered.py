@@ -7,12 +7,14 @@ from edgedec.spec import Attention, Block, Delta, LatentAttention
 
 # Neighbouring channels of a query or key turn together in these.
 _IN_PAIRS = ("deepseek2",)
+# In these the value heads lie in turn: the first of each key head, then the second of each.
+_IN_TURN = ("qwen35", "qwen35moe")
 
 
 def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str) -> Source | None:
     """The parts of such a tensor; None if it is none. own: names in the layer."""
     if isinstance(block, Delta):
-        return _of_delta(block, tensor, own)
+        return _of_delta(block, tensor, own, architecture in _IN_TURN)
     if isinstance(block, LatentAttention):
         return _of_latent(block, tensor, own, architecture in _IN_PAIRS)
     if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):
@@ -20,8 +22,11 @@ def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str)
     return None
 
 
-def _of_delta(block: Delta, tensor: str, own: frozenset[str]) -> Source | None:
-    """A file has queries, keys and values below each other, and what gates them apart."""
+def _of_delta(block: Delta, tensor: str, own: frozenset[str], in_turn: bool) -> Source | None:
+    """A file has queries, keys and values below each other, and what gates them apart. in_turn: value heads are."""
+    share = block.n_heads // block.n_groups
+    if in_turn and share > 1:
+        return _in_turn(block, tensor, [j * block.n_groups + g for g in range(block.n_groups) for j in range(share)])
     keys = block.n_groups * block.key_dim
     cuts = (2 * keys, block.conv_dim), (keys, 2 * keys), (0, keys)  # values, keys, queries
     if tensor == "conv":
@@ -30,6 +35,25 @@ def _of_delta(block: Delta, tensor: str, own: frozenset[str]) -> Source | None:
         return None
     qkv = tuple(Part("attn_qkv.weight", rows) for rows in cuts)
     return (*qkv, Part("attn_gate.weight"), *_steps(block, own))
+
+
+def _in_turn(block: Delta, tensor: str, order: list[int]) -> Source | None:
+    """order: where each value head lies."""
+    keys, dim = block.n_groups * block.key_dim, block.head_dim
+
+    def heads(name: str, width: int = 1, start: int = 0) -> Source:
+        return tuple(Part(name, (start + h * width, start + (h + 1) * width)) for h in order)
+
+    def channels(name: str) -> Source:
+        return (*heads(name, dim, 2 * keys), Part(name, (keys, 2 * keys)), Part(name, (0, keys)))
+
+    if tensor == "in_proj":
+        gates = (*heads("attn_gate.weight", dim), *heads("ssm_beta.weight"), *heads("ssm_alpha.weight"))
+        return (*channels("attn_qkv.weight"), *gates)
+    usual = {"conv": channels("ssm_conv1d.weight"), "dt_bias": heads("ssm_dt.bias"), "a": heads("ssm_a")}
+    if tensor == "out_proj":
+        return (Part("ssm_out.weight", in_turn=(block.n_groups, dim)),)
+    return usual.get(tensor)
 
 
 def _steps(block: Delta, own: frozenset[str]) -> Source:
