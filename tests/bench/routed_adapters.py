@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,13 @@ def average(adapters: list[LoraAdapter]) -> LoraAdapter:
     return LoraAdapter("average", "average", matrices)
 
 
+def scored(model: edgedec.Model, adapter: Any, text: str) -> list[float]:
+    """The log-probabilities of a text's tokens but for the first."""
+    session, ids = model.session(speculate="off", adapter=adapter), model.tokenizer.encode(text)
+    session.rewrite(ids[:1])
+    return session.score(ids[1:])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lora", nargs="+", type=Path)
@@ -55,7 +63,7 @@ def main() -> None:
     for kind, texts in kinds.items():
         print(f"{kind}: {len(texts)} texts")
         for name, adapter in ways.items():
-            scores = [s for text in texts for s in model.session(speculate="off", adapter=adapter).score(text)]
+            scores = [score for text in texts for score in scored(model, adapter, text)]
             print(f"  {name}: perplexity {np.exp(-np.mean(scores)):.2f} ({len(scores)} tokens)", flush=True)
 
 
