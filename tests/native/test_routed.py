@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundles import ODD, random_weights, write_bundle
-from unit.test_routed import gated
+from gated import gated
 
 import edgedec
 from edgedec.bundle.adapter import LoraAdapter

@@ -335,7 +335,7 @@ def test_an_adapter_changes_the_text_of_run_and_batch(nano: Path, tmp_path: Path
 
 
 def test_several_adapters_are_a_set_of_run_and_batch(nano: Path, tmp_path: Path) -> None:
-    from unit.test_routed import gated
+    from gated import gated
 
     from edgedec.bundle.adapter import save_adapter
     from edgedec.cli._model_opening import _named_files
