@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.adapter import LoraAdapter, open_adapter
+from edgedec.bundle.adapter import LoraAdapter
 from edgedec.bundle.locate import NANO, find
+from edgedec.bundle.routed import RoutedAdapters, open_adapters
 from edgedec.cache.offload import Offload
 from edgedec.decoding.sharing import ModelPrefixes
 from edgedec.diffusion.decoding import DiffusionDecoding
@@ -143,11 +144,12 @@ class Model(OpenedModel):
         """The text of tokens; the tokenizer is opened on first use."""
         return self.tokenizer.decode(ids)
 
-    def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
-        """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once."""
+    def adapter(self, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> LoraAdapter | RoutedAdapters:
+        """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once.
+        more: the other files of a set of adapters with gates, of which each token takes two."""
         if not self.runtime.capabilities.adapters:
             raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
-        return open_adapter(path, self.spec)
+        return open_adapters((path, *more), self.spec)
 
 
 def open(  # noqa: A001

@@ -3,10 +3,14 @@
 A matrix of a bundle may be stacked from several of a checkpoint (q, k and v); the ranks of their adapters are then
 put side by side: a is all of their A, one after another, and b has each B where its rows and its A's ranks meet,
 zeros elsewhere.
+
+Beside the weights of PEFT a folder may have `adapter_gates.safetensors` (`edgedec train-lora`): for each matrix a
+vector [in], by which sets of adapters are routed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from pathlib import Path
@@ -16,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.adapter import LowRank, adaptable
+from edgedec.bundle.adapter import Gates, LowRank, adaptable
 from edgedec.errors import CheckpointError
 from edgedec.export.links import check_links
 from edgedec.export.safetensors import Stored, elements, read_header, read_json
@@ -24,7 +28,7 @@ from edgedec.models import Part, Source, architecture
 from edgedec.spec import Attention, Block, Delta, ModelSpec
 
 Array = NDArray[np.float32]
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS, GATES = "adapter_config.json", "adapter_model.safetensors", "adapter_gates.safetensors"
 _PREFIX = "base_model.model."
 # Settings that change the arithmetic and are not supported.
 _REFUSED = (
@@ -39,11 +43,12 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class _Peft:
-    """A PEFT checkpoint: its low-rank pairs by module."""
+    """A PEFT checkpoint: its low-rank pairs by module, and gates if it has any."""
 
     folder: Path
     tensors: dict[str, Stored]
     config: dict[str, Any]
+    gates: dict[str, Stored]
 
     def scale(self, module: str, rank: int) -> float:
         """The factor of B A x."""
@@ -54,7 +59,7 @@ class _Peft:
 
     def pair(self, module: str) -> LowRank | None:
         """A and B of a module, None if it has none; the scale is in B."""
-        names = [f"{_PREFIX}{module}.lora_{part}.weight" for part in "AB"]
+        names = pair_names(module)
         if names[0] not in self.tensors or names[1] not in self.tensors:
             return None
         one, two = (self.tensors[name].shape for name in names)
@@ -63,14 +68,35 @@ class _Peft:
         a, b = (_read(name, self.tensors[name]) for name in names)
         return LowRank(a, b * np.float32(self.scale(module, len(a))))
 
+    def gate(self, module: str, width: int) -> Array:
+        """The gate of a module [width]."""
+        stored = self.gates.get(gate_name(module))
+        if stored is None:
+            raise CheckpointError(f"{self.folder / GATES}: no gate of {module}; train the gates of all its matrices")
+        if stored.shape != (width,):
+            raise CheckpointError(
+                f"{self.folder / GATES}: the gate of {module} is {list(stored.shape)}, not [{width}], its width"
+            )
+        found = _read(gate_name(module), stored)
+        if not np.isfinite(found).all():
+            raise CheckpointError(f"{self.folder / GATES}: the gate of {module} is not finite; train it again")
+        return found
+
+
+def pair_names(module: str) -> tuple[str, str]:
+    """The names of a module's A and B in a PEFT checkpoint."""
+    return f"{_PREFIX}{module}.lora_A.weight", f"{_PREFIX}{module}.lora_B.weight"
+
+
+def gate_name(module: str) -> str:
+    """The name of a module's gate in the file of gates."""
+    return f"{_PREFIX}{module}.gate"
+
 
 def read_peft(folder: Path, bundle: Bundle) -> dict[str, LowRank]:
     """The low-rank weights of a PEFT LoRA checkpoint, by the bundle's matrices; CheckpointError if a setting cannot be
     kept exactly."""
-    check_links(folder)
-    config = read_json(folder / CONFIG)
-    _check(folder, config)
-    peft = _Peft(folder, read_header(folder / WEIGHTS), config)
+    peft = _opened(folder)
     sources = architecture({"model_type": bundle.spec.architecture}).weights(
         bundle.spec, bundle.manifest.source.get("config", {})
     )
@@ -79,15 +105,34 @@ def read_peft(folder: Path, bundle: Bundle) -> dict[str, LowRank]:
         low = _stacked(peft, bundle.spec, name, sources[name])
         if low is not None:
             found[name] = low
-            used |= {f"{_PREFIX}{_module(part)}.lora_{x}.weight" for part in sources[name] for x in "AB"}
-    left = sorted(set(peft.tensors) - used)
-    if left:
-        raise CheckpointError(
-            f"{folder}: {left[0]} belongs to no matrix of {bundle.manifest.name}; is it for another model?"
-        )
+            modules = [module_of(part) for part in sources[name]]
+            used |= {key for module in modules for key in (*pair_names(module), gate_name(module))}
+    _check_used(peft, used, bundle.manifest.name)
     if not found:
         raise CheckpointError(f"{folder}: holds no low-rank weights")
     return found
+
+
+def read_pairs(folder: Path, modules: Iterable[str]) -> dict[str, LowRank]:
+    """The low-rank weights of a PEFT LoRA checkpoint by the modules of its model, without gates."""
+    peft = _opened(folder)
+    found = {module: pair for module in modules if (pair := peft.pair(module)) is not None}
+    _check_used(peft, {key for module in found for key in (*pair_names(module), gate_name(module))}, "the model")
+    return found
+
+
+def _opened(folder: Path) -> _Peft:
+    check_links(folder)
+    config = read_json(folder / CONFIG)
+    _check(folder, config)
+    gates = read_header(folder / GATES) if (folder / GATES).exists() else {}
+    return _Peft(folder, read_header(folder / WEIGHTS), config, gates)
+
+
+def _check_used(peft: _Peft, used: set[str], model: str) -> None:
+    left = sorted((peft.tensors.keys() | peft.gates.keys()) - used)
+    if left:
+        raise CheckpointError(f"{peft.folder}: {left[0]} belongs to no matrix of {model}; is it for another model?")
 
 
 def _check(folder: Path, config: dict[str, Any]) -> None:
@@ -104,13 +149,13 @@ def _check(folder: Path, config: dict[str, Any]) -> None:
 
 def _stacked(peft: _Peft, spec: ModelSpec, name: str, source: Source) -> LowRank | None:
     """The low-rank weights of one matrix of the bundle, from those of the checkpoint's that it is stacked from."""
-    pairs = [None if part.flat or part.moved else peft.pair(_module(part)) for part in source]
+    pairs = [None if part.flat or part.moved else peft.pair(module_of(part)) for part in source]
     if not any(pairs):
         return None
     heights, shape = _heights(spec, name, source), spec.tensors()[name]
     rank = sum(len(pair.a) for pair in pairs if pair is not None)
     a, b = np.empty((rank, shape[1]), np.float32), np.zeros((shape[0], rank), np.float32)
-    row = at = 0
+    parts, vectors, row, at = list[tuple[int, int, int]](), list[Array](), 0, 0
     for part, pair, height in zip(source, pairs, heights, strict=True):
         if pair is not None:
             own = pair.b if part.rows is None else pair.b[slice(*part.rows)]
@@ -119,8 +164,11 @@ def _stacked(peft: _Peft, spec: ModelSpec, name: str, source: Source) -> LowRank
             a[at : at + len(pair.a)] = pair.a
             b[row : row + height, at : at + len(pair.a)] = own * np.float32(part.times)
             at += len(pair.a)
+            if peft.gates:
+                parts.append((len(pair.a), row, height))
+                vectors.append(peft.gate(module_of(part), shape[1]))
         row += height
-    return LowRank(a, b)
+    return LowRank(a, b, Gates(np.stack(vectors), np.array(parts, np.int32)) if peft.gates else None)
 
 
 def _heights(spec: ModelSpec, name: str, source: Source) -> list[int]:
@@ -139,7 +187,7 @@ def _heights(spec: ModelSpec, name: str, source: Source) -> list[int]:
     return [rest // known.count(None) if height is None else height for height in known]
 
 
-def _module(part: Part) -> str:
+def module_of(part: Part) -> str:
     """model.layers.0.self_attn.q_proj.weight -> model.layers.0.self_attn.q_proj"""
     return part.name.removesuffix(".weight")
 

@@ -41,11 +41,12 @@ class WantedFacts:
     block: int | None = None
 
 
-def checkpoint_folder(place: str, room: Path) -> Path:
-    """The folder of a checkpoint; that of a bundle is written below `room`."""
+def checkpoint_folder(place: str, room: Path, frozen: bool = False) -> Path:
+    """The folder of a checkpoint; that of a bundle is written below `room`. frozen: its weights are not trained, so
+    they may be rounded."""
     if place not in BUNDLED and not (Path(place) / MANIFEST).is_file():
         return Path(place)
-    return unbundled(Bundle.open(find(place)), room / "checkpoint")
+    return unbundled(Bundle.open(find(place)), room / "checkpoint", frozen)
 
 
 def lesson_encoder(folder: Path) -> LessonEncoder:

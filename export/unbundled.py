@@ -1,7 +1,8 @@
 """A bundle back as a Hugging Face checkpoint, so that it can be trained: Llama, Qwen2 and Qwen3 with float weights.
 
 A bundle has no config.json. One is written from its spec, and read again: if that is not the bundle's spec, the bundle
-is refused. Rounded weights are refused: training goes on from the checkpoint that they were rounded from.
+is refused. Rounded weights are refused, unless they stay as they are beside what is trained: training goes on from the
+checkpoint that they were rounded from.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 _FLOATS = "f32", "f16"
 
 
-def unbundled(bundle: Bundle, folder: Path) -> Path:
-    """Write the checkpoint of a bundle into a folder."""
+def unbundled(bundle: Bundle, folder: Path, frozen: bool = False) -> Path:
+    """Write the checkpoint of a bundle into a folder. frozen: its weights are not trained."""
     name, spec = bundle.manifest.name, bundle.spec
     rounded = sorted({t.format for t in bundle.manifest.tensors.values()} - set(_FLOATS))
-    if rounded:
+    if rounded and not frozen:
         raise CheckpointError(
             f"{name}: its weights are {', '.join(rounded)}, not floats; train the checkpoint that it was exported from"
         )

@@ -1,7 +1,9 @@
 """LoRA adapters: low-rank weights added to matrices of a bundle, y = W x + B (A x), for the calls that name them.
 
 An adapter file holds, for each matrix it changes, `name.a` [rank, in] and `name.b` [out, rank] in float32; the scale
-is in b. `edgedec adapter` makes one of a PEFT checkpoint.
+is in b. `edgedec adapter` makes one of a PEFT checkpoint. An adapter that may be one of a set (`routed`) has gates too:
+for each part of a matrix, which the checkpoint has as a matrix of its own, `name.gates` [parts, in] in float32 and
+`name.parts` [parts, 3] in int32.
 """
 
 from __future__ import annotations
@@ -26,11 +28,21 @@ STACKED = ("gate_up", "up", "down")
 Array = NDArray[np.float32]
 
 
+class Gates(NamedTuple):
+    """vectors [parts, in]: the gate of each part of a matrix; parts [parts, 3]: how many of the ranks are its own, one
+    part after another, its first output and how many outputs it has."""
+
+    vectors: Array
+    parts: NDArray[np.int32]
+
+
 class LowRank(NamedTuple):
-    """a [rank, in], b [out, rank]: what is added to a matrix [out, in] is b @ a."""
+    """a [rank, in], b [out, rank]: what is added to a matrix [out, in] is b @ a. gates: of an adapter that may be one
+    of a set."""
 
     a: Array
     b: Array
+    gates: Gates | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +77,9 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:
     """Write an adapter file for bundles of this spec."""
     arrays = {f"{matrix}.{part}": getattr(low, part) for matrix, low in matrices.items() for part in ("a", "b")}
+    gates = {matrix: low.gates for matrix, low in matrices.items() if low.gates is not None}
+    arrays |= {f"{matrix}.gates": found.vectors for matrix, found in gates.items()}
+    arrays |= {f"{matrix}.parts": found.parts for matrix, found in gates.items()}
     header = {"version": _VERSION, "name": name, "architecture": spec.architecture}
     write_arrays(path, MAGIC, header, arrays, UsageError)
 
@@ -100,4 +115,29 @@ def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDA
         raise UsageError(f"{path}: {name} does not fit this model; make the adapter again for this bundle")
     if a.dtype != np.float32 or b.dtype != np.float32 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise UsageError(f"{path}: {name} is not finite float32; make the adapter again")
-    return LowRank(a, b)
+    return LowRank(a, b, _gates(path, name, arrays, shape, len(a)))
+
+
+def _gates(
+    path: object, name: str, arrays: Mapping[str, NDArray[Any]], shape: tuple[int, ...], rank: int
+) -> Gates | None:
+    vectors, parts = arrays.get(f"{name}.gates"), arrays.get(f"{name}.parts")
+    if vectors is None and parts is None:
+        return None
+    if vectors is None or parts is None or not _fit(vectors, parts, shape, rank):
+        raise UsageError(f"{path}: the gates of {name} do not fit this model; make the adapter again for this bundle")
+    if vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+        raise UsageError(f"{path}: the gates of {name} are not finite float32; train them again")
+    return Gates(vectors, parts)
+
+
+def _fit(vectors: NDArray[Any], parts: NDArray[Any], shape: tuple[int, ...], rank: int) -> bool:
+    """Whether there is a gate for each part, and the parts are distinct outputs of the matrix, in their order."""
+    if parts.ndim != 2 or parts.shape[1] != 3 or parts.dtype != np.int32 or not len(parts):
+        return False
+    ranks, first, count = parts.T.astype(np.int64)
+    ends = np.concatenate([[0], first + count])
+    inside = (first >= ends[:-1]).all() and ends[-1] <= shape[0]
+    return (
+        vectors.shape == (len(parts), shape[1]) and ranks.sum() == rank and bool((parts[:, ::2] > 0).all() and inside)
+    )

@@ -32,6 +32,17 @@ def changeable(bundle: str) -> Path:
     return folder
 
 
+def encoder_of(folder: Path, verb: str) -> Any:
+    """Text -> ids, as the checkpoint's own tokenizer gives them. verb: what reads texts."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UsageError(f"{path}: missing; {verb} reads texts with it")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: tokenizer.encode(text).ids
+
+
 def names(text: str) -> tuple[str, ...]:
     """The names of a comma-separated list."""
     return tuple(part.strip() for part in text.split(","))

@@ -44,7 +44,7 @@ class ModelOpening:
 
         opened = self._open(name)
         self.template.apply(opened)
-        adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
+        adapters = {item: opened.adapter(*paths) for item, paths in _named_files(lora).items()}
         self._try(opened, limits.context)
         return ModelSource.of(opened, adapters), fitted(limits, opened)
 
@@ -73,7 +73,7 @@ class ModelOpening:
             raise UsageError(f"--lora {unknown[0]}: with --models it is MODEL/NAME=FILE; models: {', '.join(names)}")
         return sources
 
-    def _served(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource | None:
+    def _served(self, path: Path, lora: Mapping[str, Sequence[Path]], limits: ServerLimits) -> ModelSource | None:
         """A model source; a model that cannot be opened is reported and skipped."""
         try:
             return self._source(path, lora, limits)
@@ -81,19 +81,19 @@ class ModelOpening:
             print(f"edgedec: {path.name} is not served: {error}", file=sys.stderr)
             return None
 
-    def _source(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource:
+    def _source(self, path: Path, lora: Mapping[str, Sequence[Path]], limits: ServerLimits) -> ModelSource:
         from edgedec.bundle import Bundle
         from edgedec.cache import kv_bytes_per_token
         from edgedec.server.pool import ModelSource, limits_of
 
         bundle = Bundle.open(path)
         name, manifest = bundle.manifest.name, bundle.manifest
-        own = {item: file for item, file in lora.items() if item.rpartition("/")[0] == name}
+        own = {item: files for item, files in lora.items() if item.rpartition("/")[0] == name}
 
         def opened() -> tuple[edgedec.Model, Mapping[str, Adapter]]:
             model = self._open(str(path))
             self._try(model, limits_of(limits, model.spec).context)
-            return model, {item: self._adapter(model, file) for item, file in own.items()}
+            return model, {item: model.adapter(*files) for item, files in own.items()}
 
         per_token = kv_bytes_per_token(manifest.spec, self.kv or manifest.kv_formats[0])
         caches = limits_of(limits, manifest.spec).room * per_token
@@ -105,9 +105,6 @@ class ModelOpening:
         model = o.open_model(name, self.engine, self.threads, self.kv, 1.0, self.cache, *place, self.diffusion, True)
         model.fuse = self.fuse
         return model
-
-    def _adapter(self, model: edgedec.Model, file: Path) -> Adapter:
-        return model.adapter(file)
 
     def _try(self, model: edgedec.Model, context: int) -> None:
         """Raise the errors of a model that cannot be used."""
@@ -143,16 +140,14 @@ def bundles(folder: Path) -> Iterator[Path]:
                 print(f"edgedec: {path.name} is not served: {error}", file=sys.stderr)
 
 
-def _named_files(lora: Sequence[str]) -> dict[str, Path]:
-    """NAME=FILE of --lora."""
-    found: dict[str, Path] = {}
+def _named_files(lora: Sequence[str]) -> dict[str, list[Path]]:
+    """NAME=FILE of --lora; a name that is given several times is that of a set of adapters."""
+    found: dict[str, list[Path]] = {}
     for item in lora:
         name, equals, file = item.partition("=")
         if not (name and equals and file):
             raise UsageError(f"--lora {item!r}: must be NAME=FILE, as in pirate=pirate.lora")
-        if name in found:
-            raise UsageError(f"--lora {item!r}: the name {name!r} is given twice")
-        found[name] = Path(file)
+        found.setdefault(name, []).append(Path(file))
     return found
 
 

@@ -58,7 +58,8 @@ class SourceFlags:
             "--lora",
             metavar="NAME=FILE",
             show_default=False,
-            help="An adapter that requests may name as the model (repeatable); with --models: MODEL/NAME=FILE.",
+            help="An adapter that requests may name as the model (repeatable; of several with one NAME each token "
+            "takes two); with --models: MODEL/NAME=FILE.",
         ),
     ] = None
 

@@ -74,7 +74,7 @@ class WorkerFlags:
             context=self.ctx_size or None,
             on_full=self.on_full.mode,
             speculate=self.speculate,
-            lora=str(self.lora.absolute()) if self.lora else None,
+            lora=tuple(str(file.absolute()) for file in self.lora or ()),
             cache=self.cache,
             device=self.device,
             diffusion=self.diffusion,

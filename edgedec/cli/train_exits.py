@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._exporting import export_module
+from edgedec.cli._exporting import encoder_of, export_module
 from edgedec.cli._output import print_json, progress_bar
 from edgedec.errors import UsageError
 from edgedec.storage.files import replacing_folder
@@ -103,7 +103,7 @@ def train_exits(
         if flags.length > model.context:
             raise UsageError(f"--length {flags.length}: the model reads at most {model.context} tokens")
         plan = flags.plan(training, len(model), how)
-        trainer = training.ExitTrainer(model, data, _encoder(checkpoint), plan)
+        trainer = training.ExitTrainer(model, data, encoder_of(checkpoint, "train-exits"), plan)
         key = training.key_of(checkpoint, data, plan)
         before = trainer.measure()
         loop.train(trainer, how.checkpoint("exits.safetensors"), key, show, training.SAVE_EVERY)
@@ -120,17 +120,6 @@ def _exits(given: str, n_layers: int) -> tuple[int, ...]:
     if any(not 0 < e < n_layers for e in found):
         raise UsageError(f"--exits {given}: must be from 1 to {n_layers - 1}")
     return found
-
-
-def _encoder(folder: Path) -> Any:
-    """Text -> ids, as the checkpoint's own tokenizer gives them."""
-    from tokenizers import Tokenizer
-
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise UsageError(f"{path}: missing; train-exits reads texts with it")
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda text: tokenizer.encode(text).ids
 
 
 def _report(out: Path, plan: ExitPlan, steps: int, before: ExitQuality, after: ExitQuality, json: bool) -> None:

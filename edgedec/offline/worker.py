@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -35,7 +34,7 @@ class Opening:
     context: int | None = None
     on_full: Literal["error", "slide"] = "error"
     speculate: str = "auto"
-    lora: str | None = None
+    lora: tuple[str, ...] = ()
     cache: str = "full"
     device: str = ""
     diffusion: str = ""
@@ -57,10 +56,10 @@ class Opening:
     def sessions(self, model: Model) -> Callable[..., Session]:
         """A function that creates sessions for one thread, whose drafters share learned tables; its argument: how a
         diffusion model decodes."""
-        from edgedec.bundle.adapter import open_adapter
+        from edgedec.bundle.routed import open_adapters
 
         tables: Tables = {}
-        adapter = None if self.lora is None else open_adapter(Path(self.lora), model.spec)
+        adapter = open_adapters(self.lora, model.spec) if self.lora else None
         return lambda diffusion=None: model.session(
             context=self.context,
             on_full=self.on_full,

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 20
+#define ED_ABI 21
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -241,11 +241,24 @@ ED_API int ed_cache_append(ed_cache* cache, const uint8_t* data, uint64_t size);
 
 // ---- calls -------------------------------------------------------------------------------------
 
-// y += scale * b (a x); a [rank, k], b [n, rank]; rank 0: none.
+struct ed_route;
+
+// y += scale * b (a x); a [rank, k], b [n, rank]; rank 0: none. route: of a set of adapters, instead; or null.
 struct ed_lora {
   int32_t rank;
   float scale;
   const float *a, *b;
+  const ed_route* route;
+};
+
+// A matrix of a set of adapters: to each of its parts a row adds what two of them make of it, those with the best scores
+// gates . standardized(x), by their shares of the softmax of all scores.
+struct ed_route {
+  int32_t parts, adapters;
+  const float* gates;    // [parts, adapters, k]
+  const int32_t* first;  // [parts]: the first output of each
+  const int32_t* count;  // [parts]: and how many
+  const ed_lora* loras;  // [parts, adapters]; b [count, rank]
 };
 
 #define ED_LORA_PARTS 12

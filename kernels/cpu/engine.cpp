@@ -82,7 +82,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &normed_, &post_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -426,30 +426,6 @@ void Engine::add_residual(const BlockCall& call, const ed_block& block, float* y
       kernels_.add(row, model_.hidden, call.hidden + (size_t)r * model_.hidden);
     }
   });
-}
-
-// ---- adapters --------------------------------------------------------------------------------------
-
-bool Engine::adapted(const BlockCall& call, int which) const {
-  for (const SequenceRows& s : call.sequences)
-    if (s.lora && s.lora[which].rank > 0) return true;
-  return false;
-}
-
-void Engine::adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n) {
-  for (const SequenceRows& s : call.sequences) {
-    if (!s.lora || s.lora[which].rank <= 0) continue;
-    const ed_lora& lora = s.lora[which];
-    lora_.need((size_t)s.rows * lora.rank);
-    Product down{}, up{};
-    down.w = {F32, ROWS, lora.rank, k, 0, 0, (const uint8_t*)lora.a, nullptr, nullptr};
-    down.a.x = x + (size_t)s.row * k, down.rows = s.rows, down.out = lora_.p, down.stride = lora.rank;
-    multiply(down);
-    for (int i = 0; i < s.rows * lora.rank; i++) lora_.p[i] *= lora.scale;
-    up.w = {F32, ROWS, n, lora.rank, 0, 0, (const uint8_t*)lora.b, nullptr, nullptr};
-    up.a.x = lora_.p, up.rows = s.rows, up.out = y + (size_t)s.row * n, up.stride = n, up.epilogue = ADD;
-    multiply(up);
-  }
 }
 
 }  // namespace edgedec

@@ -102,7 +102,8 @@ class Engine {
   void add_residual(const BlockCall& call, const ed_block& block, float* y);
   // Whether a sequence of the call has an adapter for matrix `which` (0: first, 1: last) of its block.
   bool adapted(const BlockCall& call, int which) const;
-  // y += scale * b (a x) for the rows of sequences with an adapter for this matrix; x [rows, k], y [rows, n].
+  // y += scale * b (a x) for the rows of sequences with an adapter for this matrix, or with a set of adapters; x [rows, k],
+  // y [rows, n].
   void adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n);
 
  private:
@@ -149,6 +150,10 @@ class Engine {
   int check_tree(const ed_sequence& s) const;
   int check_cache(const ed_sequence& s) const;
   bool reads(const ed_sequence& s, int owner, PendingRows rows) const;
+  // adapters.cpp
+  void add_low_rank(const ed_lora& lora, const float* x, int k, int rows, const float* weights, float* y, int n, int epilogue);
+  void add_routed(const ed_route& route, const float* x, int k, int rows, float* y, int n);
+  void add_taken(const ed_lora& lora, const float* x, int k, int rows, const float* weights, int stride, float* y, int n, int count);
   // engine.cpp
   int run_in_turn(const ed_sequence* sequences, int n);
   std::vector<std::unique_ptr<Block>> make_blocks();
@@ -218,7 +223,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, normed_, post_, lora_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, normed_, post_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

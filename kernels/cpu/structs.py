@@ -173,7 +173,11 @@ LORA_PARTS = 12  # places of a block in an adapter (`ED_LORA_PARTS`)
 
 
 class LoraStruct(_Struct):
-    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b"))
+    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b route"))
+
+
+class RouteStruct(_Struct):
+    _fields_ = _fields((c_int32, "parts adapters"), (c_void_p, "gates first count loras"))
 
 
 class AdapterStruct(_Struct):

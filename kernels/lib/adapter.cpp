@@ -36,7 +36,8 @@ Adapter::Adapter(std::shared_ptr<Model> model, const std::string& path)
   for (const auto& [name, array] : file_.arrays) {
     const size_t dot = name.rfind('.');
     const std::string part = dot == std::string::npos ? "" : name.substr(dot + 1), matrix = name.substr(0, dot);
-    if ((part != "a" && part != "b") || !file_.arrays.count(matrix + (part == "a" ? ".b" : ".a")))
+    const bool gates = part == "gates" || part == "parts";  // of sets of adapters, which are not used here
+    if ((part != "a" && part != "b" && !gates) || !file_.arrays.count(matrix + (part == "a" ? ".b" : ".a")))
       throw Failure(EDGEDEC_USAGE, path + ": " + name.substr(0, 60) + " is no part of a matrix; make the adapter again");
     if (part == "a") add(path, matrix);
   }
@@ -69,7 +70,7 @@ void Adapter::add(const std::string& path, const std::string& name) {
     return (const float*)copies_.back()->data();
   };
   const float *low = floats(a), *up = floats(b);
-  parts_[ED_LORA_PARTS * block + (size_t)which] = {(int32_t)a.shape[0], 1.0f, low, up};
+  parts_[ED_LORA_PARTS * block + (size_t)which] = {(int32_t)a.shape[0], 1.0f, low, up, nullptr};
 }
 
 }  // namespace edgedec::lib

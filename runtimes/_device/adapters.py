@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from edgedec.bundle.adapter import LoraAdapter
+from edgedec.bundle.routed import RoutedAdapters
 from edgedec.errors import UsageError
 from edgedec.kernels.device import structs
 from edgedec.kernels.device.interface import Buffer, Device
@@ -59,6 +60,8 @@ class DeviceAdapters:
         """The adapter on the device; None if the call has none."""
         if adapter is None:
             return None
+        if isinstance(adapter, RoutedAdapters):
+            raise UsageError("engines of GPUs use one adapter for a text, not a set; use --engine native")
         found = self._known.get(adapter)
         if found is None:
             self._count += 1

@@ -87,7 +87,8 @@ class Rule:
 SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_model_opening", "_replicas"))
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
-    *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing", "duo", "row_training", "recovery"),
+    *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
+    *("row_training", "recovery"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
     *("adam8", "passes._soft", "passes._windows"),
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from clibrary import c, library, opened
 from weblibrary import write_adapter
 
 import edgedec
+from edgedec.bundle.adapter import Gates, open_adapter, save_adapter
 
 PROMPT = [12, 375, 278, 259]
 
@@ -41,6 +43,20 @@ def test_tokens_are_pythons(model: Any, nano: Path, file: Path, options: dict[st
     more = session.generate(None, max_tokens=9, ignore_eos=1)
     library()("adapter_close", adapter)  # its sessions keep it
     assert fork.generate(None, max_tokens=9, ignore_eos=1) == more
+
+
+def test_an_adapter_with_gates_is_the_adapter_alone(model: Any, nano: Path, file: Path, tmp_path: Path) -> None:
+    spec = edgedec.open(nano, engine="native").spec
+    low = {}
+    for name, pair in open_adapter(file, spec).matrices.items():
+        gates = Gates(np.ones((1, pair.a.shape[1]), np.float32), np.array([[len(pair.a), 0, len(pair.b)]], np.int32))
+        low[name] = pair._replace(gates=gates)
+    save_adapter(tmp_path / "gated.lora", "gated", spec, low)
+    texts = []
+    for path in (file, tmp_path / "gated.lora"):
+        adapter = library().made("adapter_open", model.handle, str(path).encode())
+        texts.append(model.session(adapter=adapter).generate(PROMPT, max_tokens=20, ignore_eos=1))
+    assert texts[0] == texts[1]
 
 
 def test_what_is_no_adapter_of_this_model(model: Any, file: Path) -> None:

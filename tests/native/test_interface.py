@@ -24,6 +24,7 @@ STRUCTS = {
     "rope": structs.RopeStruct,
     "model": structs.ModelStruct,
     "lora": structs.LoraStruct,
+    "route": structs.RouteStruct,
     "adapter": structs.AdapterStruct,
     "view": structs.ViewStruct,
     "sequence": structs.SequenceRows,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -331,6 +332,37 @@ def test_an_adapter_changes_the_text_of_run_and_batch(nano: Path, tmp_path: Path
     ok("batch", source, "-o", tmp_path / "out.jsonl", "-m", nano, "-n", 12, "--temp", 0, "--lora", file)
     text = json.loads((tmp_path / "out.jsonl").read_text())["text"]
     assert text == "".join(run(nano, *args, "--lora", file)["text"])
+
+
+def test_several_adapters_are_a_set_of_run_and_batch(nano: Path, tmp_path: Path) -> None:
+    from gated import gated
+
+    from edgedec.bundle.adapter import save_adapter
+    from edgedec.cli._model_opening import _named_files
+
+    spec = edgedec.open(nano).spec
+    for seed in (1, 2):
+        low = {name: pair for name, pair in gated(seed, spec).matrices.items() if name.endswith(".down")}
+        save_adapter(tmp_path / f"{seed}.lora", f"a{seed}", spec, low)
+        bare = {name: pair._replace(gates=None) for name, pair in low.items()}
+        save_adapter(tmp_path / f"{seed}-bare.lora", f"bare{seed}", spec, bare)
+    args, one, two = ["-p", "Once upon a time", "-n", 12], tmp_path / "1.lora", tmp_path / "2.lora"
+    found = run(nano, *args, "--lora", one, "--lora", two)
+    both = found["tokens"]
+    assert len({tuple(both), *(tuple(run(nano, *args, "--lora", file)["tokens"]) for file in (one, two))}) == 3
+    model = edgedec.open(nano)
+    session = model.session(adapter=model.adapter(two, one))
+    ids, greedy = model.tokenizer.encode("Once upon a time"), replace(model.sampling, temperature=0.0)
+    assert list(session.tokens(ids, max_tokens=12, sampling=greedy)) == both
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "Once upon a time"}))
+    out, most = tmp_path / "out.jsonl", ["-m", nano, "-n", 12, "--temp", 0]
+    ok("batch", tmp_path / "in.jsonl", "-o", out, *most, "--lora", one, "--lora", two)
+    assert json.loads(out.read_text())["text"] == "".join(found["text"])
+    bare = ["--lora", tmp_path / "1-bare.lora", "--lora", tmp_path / "2-bare.lora"]
+    error = one_line(call("run", "-m", nano, *args, *bare), 1)
+    assert "has no gates of blocks." in error
+    assert run(nano, *args, "--lora", tmp_path / "1-bare.lora")["tokens"] == run(nano, *args, "--lora", one)["tokens"]
+    assert _named_files(["x=a", "y=b", "x=c"]) == {"x": [Path("a"), Path("c")], "y": [Path("b")]}
 
 
 def test_chat_settings_are_the_options(words: Path) -> None:

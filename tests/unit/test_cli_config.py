@@ -115,7 +115,11 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "at", "expected"),
     [
-        ("edgedec tr", 1, {"trace", "train-cache", "train-diffusion", "train-exits", "train-heads", "trust"}),
+        (
+            "edgedec tr",
+            1,
+            {"trace", "train-cache", "train-diffusion", "train-exits", "train-heads", "train-lora", "trust"},
+        ),
         ("edgedec run --max", 2, {"--max-tokens"}),
     ],
 )

@@ -25,7 +25,7 @@ from training import quiet, write_sentences
 
 from edgedec.bundle.read_grams import ReadRecord
 from edgedec.cli._app import run_app
-from edgedec.cli.train_exits import _encoder
+from edgedec.cli._exporting import encoder_of
 from edgedec.errors import UsageError
 from edgedec.export import exits_model, students
 from edgedec.export.exits_data import END, is_held
@@ -63,7 +63,7 @@ def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> edgedec.Model
     folder = tmp_path_factory.mktemp("taught")
     source = write_llama(folder / "random", num_hidden_layers=4)
     network = exits_model.Early(exits_model.load(source), "random")
-    encode = _encoder(source)
+    encode = encoder_of(source, "a test")
     how = ExitPlan((), drop=0.0, minutes=1e6, steps=150, batch=4, length=48, rate=5e-3)
     learning = ExitTrainer(network, [text], encode, how)
     train(learning, None, "", quiet)

@@ -475,6 +475,7 @@ MIRROR = {
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,
     "ed_lora": structs.LoraStruct,
+    "ed_route": structs.RouteStruct,
     "ed_adapter": structs.AdapterStruct,
     "ed_readout": structs.ReadoutStruct,
     "ed_view": structs.ViewStruct,

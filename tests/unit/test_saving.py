@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from drafting import left
 
+from edgedec.bundle.adapter import LoraAdapter
+from edgedec.bundle.routed import routed
 from edgedec.cache.snapshot import read_file
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter
@@ -139,6 +141,17 @@ def test_cache_policies_are_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(SessionError, match=said):
             load_context(tmp_path / name, BUNDLE, runtime, context, Learned(1))
+
+
+def test_a_set_of_adapters_is_another_adapter_than_each_of_it(tmp_path: Path) -> None:
+    adapted, adapters = read(), [LoraAdapter(name, name * 64, {}) for name in "abc"]
+    adapted.adapter = routed(adapters[:2])
+    save_context(tmp_path / "s", BUNDLE, adapted, Learned(7), False)
+    for other in (None, adapters[0], adapters[1], routed(adapters), routed(adapters[1:])):
+        with pytest.raises(SessionError, match="saved with another adapter"):
+            load_context(tmp_path / "s", BUNDLE, FakeRuntime(tiny_spec()), fresh(adapter=other), Learned(1))
+    again = routed([LoraAdapter("again", adapter.digest, {}) for adapter in adapters[1::-1]])
+    load_context(tmp_path / "s", BUNDLE, FakeRuntime(tiny_spec()), fresh(adapter=again), Learned(1))
 
 
 def test_adapters_are_named(tmp_path: Path) -> None:

@@ -379,7 +379,6 @@ def test_a_bundle_that_cannot_be_opened_is_passed_over(folder: Path, tmp_path: P
         (["--models", "{folder}/notes"], "no bundle and no GGUF file in it"),
         (["--models", "{folder}", "--lora", "x=y.lora"], "--lora x: with --models it is MODEL/NAME=FILE"),
         (["--lora", "x"], "--lora 'x': must be NAME=FILE"),
-        (["--lora", "x=a", "--lora", "x=b"], "--lora 'x=b': the name 'x' is given twice"),
         (["--lora", "x=nowhere.lora"], "nowhere.lora"),
         (["--max-total-tokens", "5"], "a text of"),
     ],

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.bundle.adapter import LowRank, save_adapter
+from edgedec.bundle.adapter import Gates, LowRank, save_adapter
 
 for package in ("starlette", "uvicorn", "httpx", "openai"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
@@ -38,17 +38,20 @@ def model(nano: Path) -> edgedec.Model:
 
 @pytest.fixture(scope="module")
 def adapters(model: edgedec.Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return {f"loud{seed}": adapter(model, tmp_path_factory.mktemp("lora") / "a.lora", seed) for seed in (0, 1)}
+    """Two adapters, and the set of both."""
+    files = [adapter_file(model, tmp_path_factory.mktemp("lora") / "a.lora", seed) for seed in (0, 1)]
+    return {"loud0": model.adapter(files[0]), "loud1": model.adapter(files[1]), "both": model.adapter(*files)}
 
 
-def adapter(model: edgedec.Model, file: Path, seed: int) -> Any:
-    """Random low-rank weights for the first matrix that leads out of an MLP."""
+def adapter_file(model: edgedec.Model, file: Path, seed: int) -> Path:
+    """Random low-rank weights with a gate for the first matrix that leads out of an MLP."""
     spec, rng = model.spec, np.random.default_rng(seed)
     down = next(name for name in sorted(spec.matrices) if name.endswith(".down"))
     narrow, wide = spec.tensors()[down]
-    parts = LowRank(rng.standard_normal((4, wide), np.float32), rng.standard_normal((narrow, 4), np.float32))
-    save_adapter(file, "loud", spec, {down: parts})
-    return model.adapter(file)
+    low = LowRank(rng.standard_normal((4, wide), np.float32), rng.standard_normal((narrow, 4), np.float32))
+    gates = Gates(rng.standard_normal((1, wide), np.float32), np.array([[4, 0, narrow]], np.int32))
+    save_adapter(file, "loud", spec, {down: low._replace(gates=gates)})
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +226,9 @@ def test_requests_name_an_adapter(served: tuple[str, Any], model: edgedec.Model,
         session = model.session(context=512, adapter=None if name is None else adapters[name])
         return "".join(session.generate(prompt, max_tokens=12, sampling=edgedec.Sampling()))
 
-    expected = {name: alone(name) for name in (None, "loud0", "loud1")}
-    assert len(set(expected.values())) == 3
-    for name in (None, "loud0", "loud1", None, "loud1", "loud0"):
+    expected = {name: alone(name) for name in (None, "loud0", "loud1", "both")}
+    assert len(set(expected.values())) == 4
+    for name in (None, "loud0", "loud1", "both", None, "loud1", "both", "loud0"):
         for named in ({"model": name}, {"model": "nano", "adapter": name}):
             found = ask(served, "/v1/completions", prompt=prompt, max_tokens=12, **named, **GREEDY)
             assert found["choices"][0]["text"] == expected[name]
@@ -244,6 +247,7 @@ def test_adapters_are_listed_and_unknown_ones_refused(served: tuple[str, Any]) -
         ("nano", None),
         ("loud0", "nano"),
         ("loud1", "nano"),
+        ("both", "nano"),
     ]
     assert httpx.get(f"{served[0]}/v1/models/loud1").json()["parent"] == "nano"
     assert "loud0" in refused(served, "/v1/completions", prompt="x", adapter="quiet")["message"]

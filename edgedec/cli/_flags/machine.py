@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +66,14 @@ OnFullMode = Annotated[
         "--on-full", help="When the context is full: end with an error (default), or drop the oldest tokens and go on."
     ),
 ]
-Lora = Annotated[Path | None, option("--lora", metavar="FILE", help="A LoRA adapter, which `edgedec adapter` makes.")]
+Lora = Annotated[
+    list[Path] | None,
+    option(
+        "--lora",
+        metavar="FILE",
+        help="A LoRA adapter, which `edgedec adapter` makes. Repeatable: of several with gates, each token takes two.",
+    ),
+]
 Speculate = Annotated[
     str,
     option(
@@ -148,10 +156,8 @@ def open_model(
     return model
 
 
-def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:
-    """The adapter in a file; None for none."""
-    if file is None:
-        return None
-    from edgedec.bundle.adapter import open_adapter
+def open_lora(model: edgedec.Model, files: Sequence[Path] | None) -> Adapter | None:
+    """The adapter in a file, or the set of those in several; None for none."""
+    from edgedec.bundle.routed import open_adapters
 
-    return open_adapter(file, model.spec)
+    return open_adapters(files, model.spec) if files else None
