@@ -18,7 +18,8 @@ from edgedec.decoding.messages import Stats, Token
 from edgedec.decoding.pieces import pieces
 from edgedec.errors import TextError, UsageError
 from edgedec.text.template import render_chat
-from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+from edgedec.text.stops import StopStrings
+from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
 CORPUS = [
