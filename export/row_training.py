@@ -40,7 +40,8 @@ class RowPlan(TrainingLimits, Protocol):
 
 class RowTrainer(Checkpointed):
     """held: rows that are never trained on, of more than `least` tokens. `optimize` says which weights are trained,
-    `row_loss` what a row costs, or `losses` what all rows of an update do. rows: what reads the texts, encoded by `encode` as it takes them."""
+    `row_loss` what a row costs, or `losses` what all rows of an update do. rows: what reads the
+    texts, encoded by `encode` as it takes them."""
 
     plan: RowPlan
     rows: type[TokenStream] = TokenStream

@@ -1,4 +1,4 @@
-"""Training of the network that makes one embedding of the subwords of a word (dynamic tokenization), with a frozen model.
+"""Training of the network that makes one embedding of the subwords of a word (dynamic tokenization); the model stays.
 
 The texts of an update are cut at random places, and what comes before is merged over all of them, to a share that is
 drawn from a Gaussian. The loss is the divergence between the next-token laws of the model on the whole text and on the

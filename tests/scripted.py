@@ -77,7 +77,7 @@ class Scripted:
         assert rows.parents.tolist() == list(range(-1, len(rows) - 1))
         assert len(rows.positions) == len(rows)
         at = rows.positions[rows.first :]
-        if blocks[0] > 0:
+        if blocks and blocks[0] > 0:
             assert call.hidden is not None
             assert (call.hidden == np.stack([at, np.full(len(at), blocks[0] - 1)], axis=1)).all()
         spans = cache.write(blocks, rows)

@@ -32,8 +32,8 @@ PolicyState = dict[str, NDArray[Any]]
 @dataclass(frozen=True)
 class PolicyHost:
     """The inputs of a policy's `make`: the model and its runtime's capabilities. `folder`: the bundle's, if it has one;
-    `decode`: the text of tokens, `joinable`: which of them may be joined, both None without a tokenizer; `images`: texts
-    may have rows of images."""
+    `decode`: the text of tokens, `joinable`: which of them may be joined; both None without a tokenizer. `images`:
+    texts may have rows of images."""
 
     spec: ModelSpec
     capabilities: Capabilities

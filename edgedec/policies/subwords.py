@@ -3,8 +3,8 @@
 Feher et al. 2024 (arXiv:2411.18553). Before a prompt is read, the most frequent pair of neighbouring subwords is joined
 everywhere, again and again (`text.subwords` has the rule): up to `merges` pairs, or until the share `keep` of the rows
 is left. A joined row has one embedding, which a trained network makes of those of its parts, once for each word; with
-`by=mean` it is their mean, which needs no training. With `texts=FILE` the pairs are counted over all texts of a file, as
-over the batch of the paper, and not in the prompt itself: so no text depends on what runs beside it.
+`by=mean` it is their mean, which needs no training. With `texts=FILE` the pairs are counted over all texts of a file,
+as over the batch of the paper, and not in the prompt itself: so no text depends on what runs beside it.
 
     tokens      One  day  Eliz  ab  eth  saw          keep=0.7: two joins
     rows        One  day      Elizabeth  saw
