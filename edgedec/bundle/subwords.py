@@ -7,7 +7,7 @@ the parts of a new token have in the model, and predicts its embedding. Here, of
     made = sum_i mix_n,i e_i + up mean_i rms(h_i)
 
 `edgedec train-subwords` makes one. Plain arrays, hashed; nothing in it is run. Each word is computed by itself in
-matrices of one shape, so that its embedding does not depend on which other words are made at the same time.
+matrices of its own, so that its embedding does not depend on which other words are made at the same time.
 """
 
 from __future__ import annotations
@@ -43,28 +43,26 @@ class SubwordNetwork:
     layers: int
     digest: str = ""
 
-    def made(self, parts: Array, counts: NDArray[np.int64]) -> Array:
-        """One embedding [n, hidden_size] of the first `counts` of each word's parts [n, longest, hidden_size]."""
-        get, scale = self.arrays, self.arrays["scale"]
-        there = np.arange(self.longest) < counts[:, None]
-        x: Array = np.where(there[..., None], parts / scale, np.float32(0))
-        h = x @ get["down"].T + get["place"] + get["count"][counts - 1][:, None]
+    def made(self, parts: Array) -> Array:
+        """One embedding [n, hidden_size] of each word's parts [n, count, hidden_size]."""
+        get, scale, count = self.arrays, self.arrays["scale"], parts.shape[1]
+        x: Array = parts / scale
+        h = x @ get["down"].T + get["place"][:count] + get["count"][count - 1]
         for layer in range(self.layers):
-            h = h + self._attention(layer, _rms(h), there)
+            h = h + self._attention(layer, _rms(h))
             h = h + np.maximum(_rms(h) @ get[f"{layer}.into"].T, 0) @ get[f"{layer}.back"].T
-        held = np.where(there[..., None], _rms(h), np.float32(0)).sum(1, keepdims=True) / counts[:, None, None]
-        mixed = (get["mix"][counts - 1][..., None] * x).sum(1)
+        held = _rms(h).mean(1, keepdims=True)
+        mixed = (get["mix"][count - 1, :count, None] * x).sum(1)
         return ((mixed + (held @ get["up"].T)[:, 0]) * scale).astype(np.float32)
 
-    def _attention(self, layer: int, h: Array, there: NDArray[np.bool_]) -> Array:
-        n, width = len(h), h.shape[-1] // HEADS
-        qkv = (h @ self.arrays[f"{layer}.qkv"].T).reshape(n, self.longest, 3, HEADS, width)
+    def _attention(self, layer: int, h: Array) -> Array:
+        n, count, width = h.shape
+        qkv = (h @ self.arrays[f"{layer}.qkv"].T).reshape(n, count, 3, HEADS, -1)
         q, k, v = (np.ascontiguousarray(qkv[:, :, i].transpose(0, 2, 1, 3)) for i in range(3))
-        scores = q @ k.transpose(0, 1, 3, 2) * np.float32(width**-0.5)
-        scores = np.where(there[:, None, None], scores, np.float32(-np.inf))
+        scores = q @ k.transpose(0, 1, 3, 2) * np.float32((width // HEADS) ** -0.5)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = (weights / weights.sum(-1, keepdims=True)) @ v
-        return mixed.transpose(0, 2, 1, 3).reshape(n, self.longest, -1) @ self.arrays[f"{layer}.o"].T
+        return np.ascontiguousarray(mixed.transpose(0, 2, 1, 3)).reshape(h.shape) @ self.arrays[f"{layer}.o"].T
 
 
 def _rms(x: Array) -> Array:

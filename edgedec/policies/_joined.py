@@ -33,23 +33,20 @@ class JoinedEmbeddings:
         words = {int(row): tuple(ids[starts[row] : ends[row]]) for row in joined}
         where = {word: int(starts[row]) for row, word in reversed(words.items())}
         made = self._taken(where)
-        missing = [word for word in where if word not in made]
-        for at in range(0, len(missing), _AT_ONCE):
-            some = missing[at : at + _AT_ONCE]
-            parts = [embeddings[where[word] : where[word] + len(word)] for word in some]
-            made |= dict(zip(some, self._made(parts), strict=True))
+        for count in range(2, max(map(len, where), default=0) + 1):
+            missing = [word for word in where if len(word) == count and word not in made]
+            for at in range(0, len(missing), _AT_ONCE):
+                some = missing[at : at + _AT_ONCE]
+                parts = np.stack([embeddings[where[word] : where[word] + count] for word in some])
+                made |= dict(zip(some, self._made(parts), strict=True))
         self._keep(made)
         for row, word in words.items():
             found[row] = made[word]
         return found
 
-    def _made(self, parts: list[Hidden]) -> Sequence[Hidden]:
-        if self.network is None:
-            return [part.mean(0, dtype=np.float32) for part in parts]
-        padded = np.zeros((len(parts), self.network.longest, parts[0].shape[1]), np.float32)
-        for i, part in enumerate(parts):
-            padded[i, : len(part)] = part
-        made = self.network.made(padded, np.array([len(part) for part in parts]))
+    def _made(self, parts: Hidden) -> list[Hidden]:
+        """One embedding of each word's parts [n, count, hidden_size]."""
+        made = parts.mean(1, dtype=np.float32) if self.network is None else self.network.made(parts)
         return [row.copy() for row in made]
 
     def _taken(self, words: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], Hidden]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tokenizers import tokenizer
+from made_tokenizers import raw_tokenizer, tokenizer
 
 from edgedec.bundle import Bundle
 from edgedec.text.subwords import Joinable, Merging, Pair, Piece, joinable_of
@@ -103,6 +103,13 @@ def test_pairs_are_joined_from_left_to_right() -> None:
     assert merging.learn(1, 0) == [(b"a", b"a")], "three of them, though only two can be joined"
 
 
+def test_joined_rows_are_neighbours() -> None:
+    texts: list[list[Piece]] = [[b"x", b"y", b"z", b"w"], [b"x", b"y"], [b"z", b"w"], [b"x", b"y"]]
+    merging = Merging(texts, whole, 8)
+    assert merging.learn(WIDE, 0) == [(b"x", b"y"), (b"z", b"w"), (b"xy", b"zw")]
+    assert merging.sizes() == [[4], [2], [2], [2]]
+
+
 def test_what_is_never_joined() -> None:
     assert learned([[b" a", b" a"], [b"a", b" "], [b"b", b"b"]]) == [[1, 1], [1, 1], [1, 1]]
     assert learned([[b"a", None, b"a"], [b"a", b"", b"a"]]) == [[1, 1, 1], [1, 1, 1]]
@@ -182,6 +189,13 @@ def test_half_characters_are_joined_to_no_letter(own: tuple[Tokenizer, Joinable]
     assert not joinable.whole(b"a b")
     assert not joinable.whole(b"don't")
     assert joinable.whole(b" don")
+
+
+def test_added_tokens_stay_alone() -> None:
+    raw = raw_tokenizer("bytes")
+    raw.add_tokens(["zebra"])
+    found = Tokenizer(raw)
+    assert words(found, joinable_of(found, found.vocab_size), " fishzebrafish") == [" fish", "zebra", "fish"]
 
 
 def test_tokens_without_a_place(own: tuple[Tokenizer, Joinable]) -> None:
