@@ -57,7 +57,7 @@ class SubwordPlan:
     threads: int = 1
 
 
-class Measured(NamedTuple):
+class MergedReading(NamedTuple):
     """Of prompts that were merged: the share of rows saved, and of what follows the perplexity and the divergence from
     the law after the whole prompt, in nats a token."""
 
@@ -132,7 +132,7 @@ class SubwordTrainer(RowTrainer):
             logits = cap * torch.tanh(logits / cap)
         return logits.log_softmax(-1)
 
-    def measure(self, shares: Sequence[float] = SHARES, mean: bool = False) -> dict[float, Measured]:
+    def measure(self, shares: Sequence[float] = SHARES, mean: bool = False) -> dict[float, MergedReading]:
         """On texts held back, by the share of a prompt's rows that merging is to save. mean: with the mean of the parts
         instead of the network."""
         make: Make = (lambda parts: torch.stack([part.mean(0) for part in parts])) if mean else self.model.made
@@ -145,7 +145,7 @@ class SubwordTrainer(RowTrainer):
                 parts = [self._after(row, of, make) for row, of in zip(rows, sizes, strict=True)]
             nats, divergence = np.mean(parts, axis=0)
             saved = 1 - sum(map(len, sizes)) / tokens
-            found[share] = Measured(saved, float(np.exp(nats)), float(divergence))
+            found[share] = MergedReading(saved, float(np.exp(nats)), float(divergence))
         return found
 
     def _after(self, row: list[int], sizes: list[int], make: Make) -> tuple[float, float]:

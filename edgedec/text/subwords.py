@@ -23,7 +23,7 @@ from edgedec.text.token_bytes import token_bytes
 from edgedec.text.tokenizer import Tokenizer
 
 # The text of a token, None for one that takes part in no join.
-Piece = bytes | None
+PieceBytes = bytes | None
 Pair = tuple[bytes, bytes]
 _FREQUENT = 1 << 16
 
@@ -34,12 +34,12 @@ class Joinable:
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         self.encode, self._pretokens = tokenizer.encode, tokenizer.pretokens
         added = tokenizer.added
-        self._pieces: list[Piece] = [
+        self._pieces: list[PieceBytes] = [
             None if i in added or not piece else piece for i, piece in enumerate(token_bytes(tokenizer, size).of)
         ]
         self.whole = lru_cache(_FREQUENT)(self._whole)
 
-    def pieces(self, ids: Sequence[int]) -> list[Piece]:
+    def pieces(self, ids: Sequence[int]) -> list[PieceBytes]:
         """The texts of tokens."""
         known = self._pieces
         return [known[i] if 0 <= i < len(known) else None for i in ids]
@@ -61,7 +61,7 @@ class Merging:
     """Texts of a batch while their subwords are merged. whole: whether a joined text is one word; longest: tokens of a
     join."""
 
-    def __init__(self, texts: Sequence[Sequence[Piece]], whole: Callable[[bytes], bool], longest: int) -> None:
+    def __init__(self, texts: Sequence[Sequence[PieceBytes]], whole: Callable[[bytes], bool], longest: int) -> None:
         self._whole, self._longest = whole, longest
         self._piece = [piece for text in texts for piece in text]
         self._size = [1] * len(self._piece)
@@ -156,7 +156,7 @@ class Merging:
                 del self._places[pair]
 
 
-def _starts(texts: Sequence[Sequence[Piece]]) -> Iterator[int]:
+def _starts(texts: Sequence[Sequence[PieceBytes]]) -> Iterator[int]:
     """Where each text begins in the batch; -1 for an empty one."""
     at = 0
     for text in texts:

@@ -22,10 +22,10 @@ from edgedec.kernels.cpu.loader import why_not
 from edgedec.policies import PolicyHost, make_policy
 from edgedec.policies._joined import JoinedEmbeddings
 from edgedec.policies.subwords import Subwords
-from edgedec.text.subwords import Piece
+from edgedec.text.subwords import PieceBytes
 
 SPEC = spec_of()
-PIECES: list[Piece] = [None, b"a", b"b", b" c"]
+PIECES: list[PieceBytes] = [None, b"a", b"b", b" c"]
 # " c" "a" stands there three times.
 IDS = [3, 1, 2, 3, 1, 2, 0, 3, 1]
 STORY = (
@@ -35,7 +35,7 @@ STORY = (
 
 
 class Letters:
-    def pieces(self, ids: Sequence[int]) -> list[Piece]:
+    def pieces(self, ids: Sequence[int]) -> list[PieceBytes]:
         return [PIECES[i] for i in ids]
 
     def whole(self, joined: bytes) -> bool:

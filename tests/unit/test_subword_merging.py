@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_tokenizers import raw_tokenizer, tokenizer
 
 from edgedec.bundle import Bundle
-from edgedec.text.subwords import Joinable, Merging, Pair, Piece, joinable_of
+from edgedec.text.subwords import Joinable, Merging, Pair, PieceBytes, joinable_of
 from edgedec.text.tokenizer import Tokenizer
 
 WIDE = 1 << 20
@@ -23,7 +23,9 @@ def whole(joined: bytes) -> bool:
     return b" " not in joined[1:] and b"bb" not in joined
 
 
-def naive(texts: Sequence[Sequence[Piece]], longest: int, most: int, rows: int) -> tuple[list[list[int]], list[Pair]]:
+def naive(
+    texts: Sequence[Sequence[PieceBytes]], longest: int, most: int, rows: int
+) -> tuple[list[list[int]], list[Pair]]:
     """The loop as the authors' code has it: count all pairs that may be joined, join the most frequent, again."""
     found, pairs = [[(piece, 1) for piece in text] for text in texts], list[Pair]()
     while len(pairs) < most and sum(map(len, found)) > rows:
@@ -40,8 +42,8 @@ def naive(texts: Sequence[Sequence[Piece]], longest: int, most: int, rows: int) 
     return [[size for _, size in text] for text in found], pairs
 
 
-def _joined(text: list[tuple[Piece, int]], pair: Pair, longest: int) -> list[tuple[Piece, int]]:
-    made, i = list[tuple[Piece, int]](), 0
+def _joined(text: list[tuple[PieceBytes, int]], pair: Pair, longest: int) -> list[tuple[PieceBytes, int]]:
+    made, i = list[tuple[PieceBytes, int]](), 0
     while i < len(text):
         two = text[i : i + 2]
         if tuple(piece for piece, _ in two) == pair and sum(size for _, size in two) <= longest:
@@ -57,7 +59,7 @@ PIECES = st.sampled_from([b"a", b"b", b" a", b"ab", b" ", b"", None])
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=14), max_size=4), st.integers(2, 5), st.integers(0, 12), st.integers(0, 12))
-def test_it_is_the_loop_that_counts_anew(texts: list[list[Piece]], longest: int, most: int, rows: int) -> None:
+def test_it_is_the_loop_that_counts_anew(texts: list[list[PieceBytes]], longest: int, most: int, rows: int) -> None:
     expected = naive(texts, longest, most, rows)
     found = Merging(texts, whole, longest)
     pairs = found.learn(most, rows)
@@ -74,14 +76,14 @@ def test_it_is_the_loop_that_counts_anew(texts: list[list[Piece]], longest: int,
         assert alone.sizes() == [naive_sizes(text, pairs, longest)]
 
 
-def naive_sizes(text: Sequence[Piece], pairs: Sequence[Pair], longest: int) -> list[int]:
+def naive_sizes(text: Sequence[PieceBytes], pairs: Sequence[Pair], longest: int) -> list[int]:
     found = [(piece, 1) for piece in text]
     for pair in pairs:
         found = _joined(found, pair, longest)
     return [size for _, size in found]
 
 
-def learned(texts: list[list[Piece]], most: int = WIDE, longest: int = 8) -> list[list[int]]:
+def learned(texts: list[list[PieceBytes]], most: int = WIDE, longest: int = 8) -> list[list[int]]:
     merging = Merging(texts, whole, longest)
     merging.learn(most, 0)
     return merging.sizes()
@@ -90,7 +92,7 @@ def learned(texts: list[list[Piece]], most: int = WIDE, longest: int = 8) -> lis
 def test_the_whole_batch_is_counted() -> None:
     """x y is the most frequent pair of the first text, p q of both: p q is joined in both."""
     first, second = [b"x", b"y", b" x", b"x", b"y", b" p", b"p", b"q"], [b"p", b"q", b" p", b"p", b"q"]
-    texts: list[list[Piece]] = [list(first), list(second)]
+    texts: list[list[PieceBytes]] = [list(first), list(second)]
     assert learned(texts, 1) == [[1, 1, 1, 1, 1, 1, 2], [2, 1, 2]]
     assert learned(texts[:1], 1) == [[2, 1, 2, 1, 1, 1]]
 
@@ -104,7 +106,7 @@ def test_pairs_are_joined_from_left_to_right() -> None:
 
 
 def test_joined_rows_are_neighbours() -> None:
-    texts: list[list[Piece]] = [[b"x", b"y", b"z", b"w"], [b"x", b"y"], [b"z", b"w"], [b"x", b"y"]]
+    texts: list[list[PieceBytes]] = [[b"x", b"y", b"z", b"w"], [b"x", b"y"], [b"z", b"w"], [b"x", b"y"]]
     merging = Merging(texts, whole, 8)
     assert merging.learn(WIDE, 0) == [(b"x", b"y"), (b"z", b"w"), (b"xy", b"zw")]
     assert merging.sizes() == [[4], [2], [2], [2]]
@@ -119,7 +121,7 @@ def test_what_is_never_joined() -> None:
 
 def test_a_pair_is_known_by_its_text() -> None:
     """ab c and ab c, made of other tokens: both are joined with d at once."""
-    texts: list[list[Piece]] = [[b"ab", b"c", b"d"], [b" x", b"a", b"b", b"c", b"d"]]
+    texts: list[list[PieceBytes]] = [[b"ab", b"c", b"d"], [b" x", b"a", b"b", b"c", b"d"]]
     merging = Merging(texts, lambda joined: b" " not in joined, 8)
     pairs = merging.learn(WIDE, 0)
     assert (b"abc", b"d") in pairs or (b"ab", b"cd") in pairs
