@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, op
 from edgedec.runtime.trust import trusting
 from edgedec.session import Session
 from edgedec.skipping import skipping
+from edgedec.text.subwords import Joinable, joinable_of
 
 if TYPE_CHECKING:
     from edgedec.encoding import Ranked
@@ -137,8 +139,13 @@ class Model(OpenedModel):
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""
-        decode = None if self.bundle.manifest.text.tokenizer is None else self._text
-        return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path), decode))
+        host = PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path))
+        if self.bundle.manifest.text.tokenizer is not None:
+            host = replace(host, decode=self._text, joinable=self._joinable)
+        return make_policy(words, host)
+
+    def _joinable(self) -> Joinable:
+        return joinable_of(self.tokenizer, self.spec.vocab_size)
 
     def _text(self, ids: Sequence[int]) -> str:
         """The text of tokens; the tokenizer is opened on first use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from math import isfinite
@@ -40,7 +40,8 @@ class RowPlan(TrainingLimits, Protocol):
 
 class RowTrainer(Checkpointed):
     """held: rows that are never trained on, of more than `least` tokens. `optimize` says which weights are trained,
-    `row_loss` what a row costs. rows: what reads the texts, encoded by `encode` as it takes them."""
+    `row_loss` what a row costs, or `losses` what all rows of an update do. rows: what reads the
+    texts, encoded by `encode` as it takes them."""
 
     plan: RowPlan
     rows: type[TokenStream] = TokenStream
@@ -69,10 +70,10 @@ class RowTrainer(Checkpointed):
         for group in self.optimizer.param_groups:
             group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
         self.optimizer.zero_grad()
-        for _ in range(plan.batch):
-            loss = self.row_loss(next(self.stream), draw, progress) / plan.batch
-            loss.backward()
-            total += float(loss.detach())
+        rows = [next(self.stream) for _ in range(plan.batch)]
+        for loss in self.losses(rows, draw, progress):
+            (loss / plan.batch).backward()
+            total += float(loss.detach()) / plan.batch
         for w in self.weights.values():
             if w.grad is None:  # of what no row of this update ran; its moments go on, as a checkpoint has it
                 w.grad = torch.zeros_like(w)
@@ -82,6 +83,10 @@ class RowTrainer(Checkpointed):
         self.optimizer.step()
         self.steps += 1
         return total
+
+    def losses(self, rows: Sequence[list[int]], draw: random.Random, progress: float) -> Iterator[Tensor]:
+        """The losses of the rows of an update, each computed when the one before it is backpropagated."""
+        return (self.row_loss(row, draw, progress) for row in rows)
 
     def row_loss(self, row: list[int], draw: random.Random, progress: float) -> Tensor:
         """The loss of a row of tokens; `draw`: the numbers of this update."""

@@ -77,7 +77,7 @@ class Scripted:
         assert rows.parents.tolist() == list(range(-1, len(rows) - 1))
         assert len(rows.positions) == len(rows)
         at = rows.positions[rows.first :]
-        if blocks[0] > 0:
+        if blocks and blocks[0] > 0:
             assert call.hidden is not None
             assert (call.hidden == np.stack([at, np.full(len(at), blocks[0] - 1)], axis=1)).all()
         spans = cache.write(blocks, rows)
@@ -147,6 +147,16 @@ class Text:
         return [self.cache.positions(b).tolist() for b in self.runtime.spec.attention]
 
 
+class Syllables:
+    """Tokens of which every third begins a word."""
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes | None]:
+        return [b"%s%d." % (b"" if i % 3 else b" ", i) for i in ids]
+
+    def whole(self, joined: bytes) -> bool:
+        return b" " not in joined[1:]
+
+
 def run(runtime: Any, calls: Any) -> None:
     """Run the calls that a generator yields, one by one."""
     done = None
@@ -158,7 +168,8 @@ def run(runtime: Any, calls: Any) -> None:
 
 
 def policy_of(words: str, spec: ModelSpec, decode: Any = None, can: Capabilities = CAN) -> CachePolicy:
-    policy = make_policy(words, PolicyHost(spec, can, decode=decode, images=True))
+    host = PolicyHost(spec, can, decode=decode, images=True, joinable=Syllables)  # type: ignore[arg-type]
+    policy = make_policy(words, host)
     assert policy is not None
     return policy
 

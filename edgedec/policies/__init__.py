@@ -19,6 +19,7 @@ from edgedec.errors import UsageError
 from edgedec.plugins import Family, Words
 from edgedec.runtime import Adapter, Call, CallResult, Capabilities, Outputs
 from edgedec.spec import ModelSpec
+from edgedec.text.subwords import Joinable
 
 # Every token is kept: no policy.
 FULL = "full"
@@ -31,13 +32,15 @@ PolicyState = dict[str, NDArray[Any]]
 @dataclass(frozen=True)
 class PolicyHost:
     """The inputs of a policy's `make`: the model and its runtime's capabilities. `folder`: the bundle's, if it has one;
-    `decode`: the text of tokens, None without a tokenizer; `images`: texts may have rows of images."""
+    `decode`: the text of tokens, `joinable`: which of them may be joined; both None without a tokenizer. `images`:
+    texts may have rows of images."""
 
     spec: ModelSpec
     capabilities: Capabilities
     folder: str = ""
     decode: Callable[[Sequence[int]], str] | None = None
     images: bool = False
+    joinable: Callable[[], Joinable] | None = None
 
 
 class Chunk(NamedTuple):

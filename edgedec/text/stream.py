@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
-from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+from edgedec.text.stops import StopStrings
+from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
 
 class Piece(NamedTuple):

@@ -1,4 +1,4 @@
-"""Text: tokens to and from it, piece by piece; stop strings.
+"""Text: tokens to and from it, piece by piece.
 
 `tokenizers` is imported where it is used: importing edgedec does not cost it.
 """
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgedec.errors import TextError, UsageError
+from edgedec.errors import TextError
 from edgedec.text.encoding import Encoder, at_least
 from edgedec.text.marks import with_marks
 from edgedec.text.surrogates import check_unicode
@@ -106,6 +106,17 @@ class Tokenizer:
     def hidden(self) -> frozenset[int]:
         """The special tokens, which `decode` leaves out."""
         return frozenset(i for i, t in self._raw.get_added_tokens_decoder().items() if t.special)
+
+    @cached_property
+    def added(self) -> frozenset[int]:
+        """The tokens that were added to the vocabulary, special or not."""
+        return frozenset(self._raw.get_added_tokens_decoder())
+
+    def pretokens(self, text: str) -> int:
+        """How many parts the tokenizer cuts a text into, before it makes tokens of each."""
+        raw = self._raw
+        given = text if raw.normalizer is None else raw.normalizer.normalize_str(text)
+        return 1 if raw.pre_tokenizer is None else len(raw.pre_tokenizer.pre_tokenize_str(given))
 
     @cached_property
     def decoders(self) -> tuple[str, ...]:
@@ -214,53 +225,6 @@ class Detokenizer:
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, special=self._special)
-
-
-class StopStrings:
-    """Cuts text at the earliest stop string. Text that may be the beginning of one is held back.
-
-    stops ["</s>"]: push("a<") -> "a", False;  push("b</s>c") -> "<b", True
-
-    However the text is split, the pieces joined are text[:earliest], earliest being the smallest
-    text.find(stop). So a stop string waits while one that began before it may still complete.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        if isinstance(stops, str) or not all(isinstance(s, str) and s for s in stops):
-            raise UsageError(f"stop strings: {stops!r} is out of range; allowed: a list of non-empty strings")
-        self._stops = tuple(stops)
-        self._buffer = ""
-        self._hit = False
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """(text safe to emit, whether a stop string was hit); after a hit all text is dropped."""
-        if not self._stops:
-            return text, False
-        if self._hit:
-            return "", True
-        self._buffer += text
-        found, undecided = self._found(), self._undecided()
-        self._hit = found is not None and found <= undecided
-        safe = self._buffer[:undecided] if found is None else self._buffer[: min(found, undecided)]
-        self._buffer = "" if self._hit else self._buffer[len(safe) :]
-        return safe, self._hit
-
-    def flush(self) -> tuple[str, bool]:
-        """What was held back, the text having ended, and whether a stop string was hit in it."""
-        found = self._found()
-        rest, self._buffer = self._buffer[:found], ""
-        return rest, self._hit or found is not None
-
-    def _found(self) -> int | None:
-        """Where the earliest whole stop string in the buffer begins."""
-        return min((i for i in map(self._buffer.find, self._stops) if i >= 0), default=None)
-
-    def _undecided(self) -> int:
-        """Where the buffer ends in the beginning of a stop string; its length if it does not."""
-        n = len(self._buffer)
-        longest = max(map(len, self._stops), default=1)
-        starts = range(max(n - longest + 1, 0), n)
-        return next((i for i in starts if any(s.startswith(self._buffer[i:]) for s in self._stops)), n)
 
 
 @lru_cache(_FREQUENT)

@@ -18,7 +18,7 @@ from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
 # The emulated device takes seconds for each: these alone, unless there is time.
-ON_GPUS = ("d2o:budget=0.3,every=16,observe=5", "quest:budget=200,recent=64,dense=1")
+ON_GPUS = ("d2o:budget=0.3,every=16,observe=5", "subwords:by=mean,keep=0.7", "quest:budget=200,recent=64,dense=1")
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 SPEC = MODELS["plain"]
 IDS = np.random.default_rng(4).integers(0, 101, 320).tolist()
@@ -33,6 +33,7 @@ EVICTING = [
     "d2o:budget=0.3,every=16,observe=5",
     "fastkv:budget=0.3,rate=0.5,layer=2",
     "lazyllm:keep=0.3,stages=2,every=16,observe=5,window=4",
+    "subwords:by=mean,keep=0.7",
 ]
 VIEWING = [
     "quest:budget=200,recent=64,dense=1",

@@ -95,6 +95,13 @@ OPTIONS = {
         ("recent", 256, 64, 65536),
         ("span", 16, 2, 64),
     ],
+    "subwords": [
+        ("keep", 0.8, "over 0", 1),
+        ("merges", 1 << 20, 0, None),
+        ("path", "", None, None),
+        ("by", "network", None, None),
+        ("texts", "", None, None),
+    ],
     "latent": [("path", "", None, None), ("n", 4, 1, None), ("after", 0, 0, None)],
 }
 

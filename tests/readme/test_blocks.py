@@ -60,6 +60,7 @@ SKIPPED = {
     r"train-diffusion|smol-(block|sure)": "trains for hours; tests/unit/test_train_diffusion.py trains a small one",
     r"train-heads .*--minutes 60|smol-(kangaroo|m2r2|prompt|longspec|transfer|sec|falcon)": "see test_distill.py",
     r"train-lora|--lora (law|my)\.lora|edgedec adapter": "trains; see test_train_lora.py and test_cli.py",
+    r"train-subwords|--cache subwords:keep": "trains for an hour; tests/unit/test_subwords.py trains a small one",
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",

@@ -112,14 +112,13 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert config_path() == tmp_path / ".config" / "edgedec" / "config.toml"
 
 
+TR = {f"train-{part}" for part in ("cache", "diffusion", "exits", "heads", "lora", "subwords")} | {"trace", "trust"}
+
+
 @pytest.mark.parametrize(
     ("words", "at", "expected"),
     [
-        (
-            "edgedec tr",
-            1,
-            {"trace", "train-cache", "train-diffusion", "train-exits", "train-heads", "train-lora", "trust"},
-        ),
+        ("edgedec tr", 1, TR),
         ("edgedec run --max", 2, {"--max-tokens"}),
     ],
 )

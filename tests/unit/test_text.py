@@ -2,96 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_tokenizers import NAMES, raw_tokenizer, tokenizer
 
 from edgedec.decoding.messages import Stats, Token
 from edgedec.decoding.pieces import pieces
 from edgedec.errors import TextError, UsageError
+from edgedec.text.stops import StopStrings
 from edgedec.text.template import render_chat
-from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
-
-REAL = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
-CORPUS = [
-    "the cat sat on the mat",
-    "  two  spaces, a\ttab\nand a line",
-    "été ça va",
-    "日本語のテキスト",
-    "naïve 🙂 ok",
-] * 4
-NAMES = ["bytes", "metaspace", "fallback", "unigram", "words", "gpt2", "phi3"]
-
-
-@cache
-def tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by name, small ones trained here; the big ones where they are at hand."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "tokenizer.json"
-        _raw(name).save(str(path))
-        return Tokenizer.load(path)
-
-
-def _raw(name: str):  # type: ignore[no-untyped-def]
-    from tokenizers import Tokenizer as Raw
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
-    if name == "phi3":
-        return Raw.from_file(str(_real("phi-3-mini", "tokenizer.json")))
-    if name in ("bytes", "gpt2"):
-        raw = Raw(models.BPE())
-        if name == "gpt2":
-            raw = Raw(models.BPE.from_file(*(str(_real("gpt2", f)) for f in ("vocab.json", "merges.txt"))))
-        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        raw.decoder = decoders.ByteLevel()
-        if name == "bytes":
-            alphabet = pre_tokenizers.ByteLevel.alphabet()
-            trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
-            raw.train_from_iterator(CORPUS, trainer)
-        raw.add_special_tokens(["<|end|>"])
-        return raw
-    if name == "words":
-        raw = Raw(models.WordPiece(unk_token="[UNK]"))
-        raw.pre_tokenizer, raw.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
-        raw.train_from_iterator(CORPUS, trainers.WordPieceTrainer(special_tokens=["[UNK]"], show_progress=False))
-        return raw
-    special = ["<unk>", "<s>", "</s>"]
-    if name == "unigram":
-        raw = Raw(models.Unigram())
-        raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=80, special_tokens=special, unk_token="<unk>", show_progress=False)
-        raw.train_from_iterator(CORPUS, trainer)
-        return raw
-    special += [f"<0x{b:02X}>" for b in range(256)] if name == "fallback" else []
-    raw = Raw(models.BPE(unk_token="<unk>", byte_fallback=name == "fallback", fuse_unk=True))
-    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    raw.decoder = decoders.Sequence(steps)
-    words = ["the cat sat on the mat", "a tab and a line"] * 4 if name == "fallback" else CORPUS
-    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=special[:3], show_progress=False)
-    raw.train_from_iterator(words, trainer)
-    if name == "fallback":  # byte tokens are ordinary tokens of the model
-        state = json.loads(raw.to_str())
-        n = len(state["model"]["vocab"])
-        state["model"]["vocab"] |= {f"<0x{b:02X}>": n + b for b in range(256)}
-        raw = Raw.from_str(json.dumps(state))
-    return raw
-
-
-def _real(*parts: str) -> Path:
-    path = REAL.joinpath(*parts)
-    if not path.is_file():
-        pytest.skip(f"no {'/'.join(parts)} in shared/data/tokenizers")
-    return path
-
+from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
 # --- Tokenizer ---
 
@@ -99,7 +25,7 @@ def _real(*parts: str) -> Path:
 def test_encode_adds_and_reads_special_tokens_unless_told_not_to() -> None:
     from tokenizers.processors import TemplateProcessing
 
-    raw = _raw("bytes")
+    raw = raw_tokenizer("bytes")
     end = raw.token_to_id("<|end|>")
     raw.post_processor = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", end)])
     t = Tokenizer(raw)
@@ -124,7 +50,7 @@ def test_tokens_by_name_and_number() -> None:
 
 
 def test_training_time_truncation_and_padding_are_switched_off() -> None:
-    raw = _raw("bytes")
+    raw = raw_tokenizer("bytes")
     raw.enable_truncation(3)
     raw.enable_padding(length=50)
     t = Tokenizer(raw)
@@ -200,7 +126,7 @@ def test_pieces_join_to_the_text_for_any_tokens(name: str, special: bool) -> Non
 
 @pytest.mark.parametrize("name", ["bytes", "fallback"])
 def test_the_marks_around_thoughts_are_shown_though_they_are_special(tmp_path: Path, name: str) -> None:
-    raw = _raw(name)
+    raw = raw_tokenizer(name)
     raw.add_special_tokens(["<think>", "</think>", "<|other|>"])
     raw.save(str(tmp_path / "tokenizer.json"))
     t = Tokenizer.load(tmp_path / "tokenizer.json")
@@ -392,7 +318,9 @@ CHATS: list[list[dict[str, object]]] = [
 @pytest.mark.parametrize("add", [False, True])
 def test_chats_as_transformers_writes_them(template: str, add: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=_raw("bytes"), bos_token="<s>", eos_token="</s>")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw_tokenizer("bytes"), bos_token="<s>", eos_token="</s>"
+    )
     for chat in CHATS:
         want = fast.apply_chat_template(chat, chat_template=template, tokenize=False, add_generation_prompt=add)
         got = render_chat(template, chat, add_generation_prompt=add, bos_token="<s>", eos_token="</s>")
