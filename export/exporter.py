@@ -33,6 +33,8 @@ from edgedec.export.export_options import LAYOUTS, ExportOptions
 from edgedec.export.float_run import FloatRun
 from edgedec.export.kv_heads import SmallerHeads, check_heads
 from edgedec.export.kv_heads_text import smaller_heads
+from edgedec.export.latent_head import install as install_latent
+from edgedec.export.latent_head import read_latent
 from edgedec.export.opening import open_source
 from edgedec.export.own_text import own_text
 from edgedec.export.parity import check_parity, parity
@@ -74,6 +76,8 @@ def export(
             _Export(source, folder, replace(options, name=options.name or out.name), passing).run()
             for draft in options.drafts:
                 put_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
+            if (head := read_latent(source.folder)) is not None:
+                install_latent(Bundle.open(folder), head)
         passing.store.remove()
         return Bundle.open(out)
     except OSError as error:

@@ -21,6 +21,7 @@ WITH_ZEROS = 5  # without a second set of ropes
 OLDEST = 4  # and without zero points
 MANIFEST = "edgedec.json"
 TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model generated each token; may be missing
+LATENT_HEAD = "latent_head.onnx"  # of `--search colar` (`latent_head.py`); may be missing
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing
 LANES = 16
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# What `export/heads.py` and `export/drafts` write, and nothing that makes a size of a value.
+# What `export/heads.py`, `export/latent_head.py` and `export/drafts` write, and nothing that makes a size of a value.
 _HEAD = """
-Add Concat Div Gather Gemm Identity LSTM LogSoftmax MatMul Mul Reshape SimplifiedLayerNormalization Sub Tanh TopK
-Unsqueeze
+Add Concat Div Exp Gather Gelu Gemm Identity LSTM LayerNormalization LogSoftmax MatMul Mul Reshape
+SimplifiedLayerNormalization Sub Tanh TopK Unsqueeze
 """
 
 # What exporters of decoders write: optimum, torch, our own.

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 
 from edgedec.bundle.folder import Bundle, is_plain
+from edgedec.bundle.manifest import LATENT_HEAD
 from edgedec.bundle.onnx_operators import DECODER, HEAD
 from edgedec.bundle.onnx_reading import GraphNode, GraphTensor, NotOnnx, OnnxGraph, read_onnx
 from edgedec.errors import BundleCorrupt, BundleUnsafe
@@ -49,7 +50,7 @@ def check_graphs(bundle: Bundle) -> None:
     """Check every graph of a bundle by the rules under which it is opened."""
     heads = {head.file for head in bundle.manifest.heads.values()}
     networks = {name for draft in bundle.manifest.drafts.values() for name in draft.networks.values()}
-    for name in sorted(heads | networks):
+    for name in sorted(heads | networks | ({LATENT_HEAD} & set(bundle.manifest.files))):
         check_bundle_graph(bundle, name, HEAD_RULES)
     for artifact in (bundle.manifest.artifacts.get(name) for name in ("ort", "graph")):
         for name in () if artifact is None else artifact.files:

@@ -98,8 +98,9 @@ def _filled(diffusion: dict[str, Any]) -> str:
 def _searched(found: dict[str, Any]) -> str:
     """A line about a search."""
     counts = f"{found['candidates']} texts, {found['tokens']} tokens, {found['forwards']} forwards"
-    calls = f", {found['scorer_calls']} scorer calls" if found["scorer_calls"] else ""
-    return f"\n{'lossy: ' if found['lossy'] else ''}search {found['search']}: {counts}{calls}"
+    for kind in ("latents", "scorer_calls"):
+        counts += f", {found[kind]} {kind.replace('_', ' ')}" if found[kind] else ""
+    return f"\n{'lossy: ' if found['lossy'] else ''}search {found['search']}: {counts}"
 
 
 def describe(token: Token, tokenizer: Tokenizer) -> dict[str, Any]:

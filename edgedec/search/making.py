@@ -55,3 +55,8 @@ def make_search(host: SearchHost, words: Words) -> Strategy:
     name, options = parse_search(words)
     made: Strategy = FAMILY.file(name).make(host, **options)
     return made
+
+
+def rows_besides(strategy: Strategy) -> int:
+    """The most rows that its texts hold besides prompt and tokens: those of a strategy with `besides`."""
+    return int(getattr(strategy, "besides", 0))

@@ -28,11 +28,12 @@ Reading = Generator[Request, Completed, None]
 @dataclass
 class SearchCounts:
     """candidates: branches that were made; forwards: of the search; tokens: that its branches drew, those of dropped
-    ones included; scorer_calls: texts that a scorer was given."""
+    ones included; latents: steps that read no token; scorer_calls: texts that a scorer was given."""
 
     candidates: int = 0
     forwards: int = 0
     tokens: int = 0
+    latents: int = 0
     scorer_calls: int = 0
 
     def report(self) -> dict[str, int]:

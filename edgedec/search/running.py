@@ -14,7 +14,7 @@ from edgedec.errors import UsageError
 from edgedec.search.branch import Branch
 from edgedec.search.found import FoundText, SearchResult
 from edgedec.search.host import SearchHost
-from edgedec.search.making import FAMILY, make_search, parse_search
+from edgedec.search.making import FAMILY, make_search, parse_search, rows_besides
 from edgedec.search.record import BranchTrace, SearchRecord
 from edgedec.search.room import Room
 
@@ -34,10 +34,11 @@ class SearchRun:
 
     @property
     def need(self) -> int:
-        """The tokens that its caches may come to hold, all branches together, and those of its processors."""
+        """The tokens that its caches may come to hold, all branches together, those of its processors, and
+        rows that are no text."""
         room = self.room
         besides = held_besides(room.config.processors, room.n_prompt + room.most)
-        return room.n_prompt + self.width * (room.most + besides)
+        return room.n_prompt + self.width * (room.most + besides + rows_besides(self._strategy))
 
     def found(self, text: str) -> SearchResult:
         """What it found, once it has ended. text: of the answer."""

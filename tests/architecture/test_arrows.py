@@ -88,7 +88,7 @@ SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_mode
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
-    *("row_training", "recovery", "subwords"),
+    *("row_training", "recovery", "subwords", "latent_train"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
     *("adam8", "passes._soft", "passes._windows"),
 )
@@ -108,7 +108,10 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "_distilling", "train_exits", "train_diffusion")),
+            *(
+                f"edgedec.cli.{verb}"
+                for verb in ("_exporting", "_distilling", "train_exits", "train_latent", "train_diffusion")
+            ),
             "edgedec.bench.llama_weights",
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",

@@ -21,6 +21,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "diverse": {"penalty": 0.5},
     "smc": {"threshold": 0.5},
     "latent": {"wait": 128, "switches": 5},
+    "colar": {"r": 5, "most": 64, "spread": 1.0},
     "superposed": {"n": 3, "weight": 0.54, "temperature": 0.06},
 }
 COMPANIONS: dict[str, dict[str, Any]] = {

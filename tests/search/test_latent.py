@@ -57,7 +57,7 @@ def test_the_text_of_the_oracle(top: int, wait: int, most: int) -> None:
     words = f"latent:top={top},wait={wait},switches={most}"
     search = search_of(runtime, words, CONFIG)
     assert list(run_loop(runtime, search.loop)) == text
-    assert search._strategy.steps in (latent, latent - 1)  # type: ignore[attr-defined]
+    assert search.room.counts.latents in (latent, latent - 1)
     assert (latent > 0) == (most > 0)
 
 

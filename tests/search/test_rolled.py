@@ -98,6 +98,7 @@ def test_all_texts_differ_and_share_forwards() -> None:
         "candidates": 6,
         "forwards": 9,
         "tokens": 48,
+        "latents": 0,
         "scorer_calls": 0,
     }
 

@@ -112,7 +112,8 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert config_path() == tmp_path / ".config" / "edgedec" / "config.toml"
 
 
-TR = {f"train-{part}" for part in ("cache", "diffusion", "exits", "heads", "lora", "subwords")} | {"trace", "trust"}
+TRAINED = ("cache", "diffusion", "exits", "heads", "latent", "lora", "subwords")
+TR = {f"train-{part}" for part in TRAINED} | {"trace", "trust"}
 
 
 @pytest.mark.parametrize(

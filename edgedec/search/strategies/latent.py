@@ -65,12 +65,10 @@ class Switches:
 
 
 class LatentSteps:
-    """steps: how many read a mixture."""
-
     width = 1
 
     def __init__(self, switches: Switches, top: int) -> None:
-        self._switches, self._top, self.steps = switches, top, 0
+        self._switches, self._top = switches, top
         self._embeddings = KnownEmbeddings()
 
     def run(self, room: Room) -> Generator[Any, Any, Branch]:
@@ -86,7 +84,7 @@ class LatentSteps:
             yield from room.commit(branch)
             if self._switches.after(entropy_of(nexts.scores)) and not branch.finish:
                 branch.embedding = yield from self._embeddings.mixed(room, nexts.ids, nexts.logps)
-                self.steps += 1
-        if self.steps:
+                room.counts.latents += 1
+        if room.counts.latents:
             branch.context.forget(min(branch.context.cache.length, room.n_prompt - 1))
         return branch
