@@ -49,13 +49,13 @@ class DropExperts:
 
     def __call__(self, model: PassModel, statistics: Statistics) -> PassModel:
         spec = model.spec
+        if not any(isinstance(block, Moe) and block.top_k > 1 for block in spec.blocks):
+            raise UsageError(f"--passes drop_experts: {spec.architecture} has no rows of several experts")
         found: dict[int, Block] = {
             b: dropping(block, texts, self.protect)
             for b, block, texts in routed(statistics, spec, model.read)
             if block.top_k > 1
         }
-        if not found:
-            raise UsageError(f"--passes drop_experts: {spec.architecture} has no rows of several experts")
         some = statistics.first(self.tokens)
         fitness, costs, every = Fitness(spec, model.read, some), dict[int, float](), range(len(some.texts))
         for b, block in found.items():
