@@ -159,7 +159,8 @@ class _Export:
 
     def _fill(self, add: Add, floats: FloatRun) -> Scales:
         """Write all tensors, and run the float model a layer at a time for the cache scales."""
-        spec, scales = self._stored(), {kv: list[NDArray[np.float32]]() for kv in self.options.kv if kv in ("int8", "int4")}
+        scales = {kv: list[NDArray[np.float32]]() for kv in self.options.kv if kv in ("int8", "int4")}
+        spec = self._stored()
         self._add(add, ["embed"])
         for layer in range(spec.n_layers):
             blocks = spec.span(layer, layer + 1)

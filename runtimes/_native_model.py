@@ -218,8 +218,8 @@ class NativeModel(NativeTensors):
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
             router_weight=self._tensor(prefix + "router"),
             levels=self._integers(block.levels),
-            more_up=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name(block.up, l)) for l in more]),
-            more_down=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name("down", l)) for l in more]),
+            more_up=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name(block.up, level)) for level in more]),
+            more_down=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name("down", level)) for level in more]),
             **self._matrices(prefix, "down shared_down shared_gate"),
             **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale"),
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Cells of the budget. A size is rounded up to whole cells, so that the choice never exceeds the budget.
 _CELLS = 4096
@@ -54,7 +55,7 @@ def choose_each(costs: Sequence[Sequence[float]], sizes: Sequence[int], budget: 
     if cells < sum(places) or len(costs) < len(sizes) - 1:
         raise ValueError(f"one of each larger choice, and the smallest for the rest, exceed {budget}")
     made = [0] + [1 << j for j in range(len(sizes) - 1)]  # by bit, which choices there are
-    best, taken = np.full((1 << (len(sizes) - 1), cells + 1), np.inf), []
+    best, taken = np.full((1 << (len(sizes) - 1), cells + 1), np.inf), list[NDArray[np.int64]]()
     best[0] = 0
     for cost in costs:
         grown, came = np.full_like(best, np.inf), np.zeros((*best.shape, 2), np.int64)

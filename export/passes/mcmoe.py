@@ -3,10 +3,10 @@
 Huang et al., "MC-MoE: Mixture Compressor for Mixture-of-Experts LLMs Gains More"; from the authors' code
 (Aaronhuang-778/MC-MoE, `precision_solver.py`): in each block the choice min sum phi w^1.5 eps of a format for every
 expert, at a mean of so many bits, each format but the smallest for one expert at least. phi: how often the router
-chooses the expert, w: the sum of the weights it gives it before they are normalized, both as parts of their sum over the
-block; eps: the Frobenius norm of the change of the block's output when this expert alone is rounded to nearest, text by
-text. (The paper squares eps; the released solver does not, and parses the exponent for it without using it.) They choose
-among 1, 2 and 3 bits. An expert's two matrices have one format; those of a format lie in tensors of their own
+chooses the expert, w: the sum of the weights it gives it before they are normalized, both as parts of their sums over
+the block; eps: the Frobenius norm of the change of the block's output when this expert alone is rounded to nearest,
+text by text. (The paper squares eps; the released solver does not, and parses an exponent that it does not use.) They
+choose among 1, 2 and 3 bits. An expert's two matrices have one format; those of a format lie in tensors of their own
 (`Moe.levels`), which the CPU engine and the reference read. Attention and the rest keep `--weights`; `gptq` may follow.
 """
 

@@ -109,7 +109,8 @@ def parts_of(b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             top = np.argsort(-p)[: block.top_k]
             for e in top:
                 phi[e], w[e] = phi[e] + 1, w[e] + p[e]
-                up, down = HELD[f"blocks.{b}.gate_up"][e * both :][:both], HELD[f"blocks.{b}.down"][e * hidden :][:hidden]
+                up = HELD[f"blocks.{b}.gate_up"][e * both :][:both]
+                down = HELD[f"blocks.{b}.down"][e * hidden :][:hidden]
                 for j, fmt in enumerate(FORMATS):
                     change = through(text.x[row], *low[e, fmt]) - through(text.x[row], up, down)
                     weight = p[e] / p[top].sum() if block.normalize else p[e]
@@ -189,13 +190,11 @@ def test_the_choice_beats_the_opposite_of_it_at_the_same_bytes(tmp_path: Path) -
     from edgedec.export.passes.mcmoe import by_level
 
     other = PassModel(swapped, by_level(swapped, read))
-    backwards = {
-        name: {0: "int4", 1: "int3", 2: "int2"}[int(name[-1]) if name[-2] == "_" else 0] for name in other_names(swapped)
-    }
+    backwards = {name: FORMATS[2 - (int(name[-1]) if name[-2] == "_" else 0)] for name in other_names(swapped)}
     assert all(len(set(found)) == 3 for found in counts)
     assert divergence(PassModel(SPEC, read), {}) == 0
     assert divergence(other, backwards) == pytest.approx(chosen_ones, rel=1e-5)  # the same choice, counted backwards
-    worst = {name: "int2" for name in model.formats}
+    worst = dict.fromkeys(model.formats, "int2")
     assert chosen_ones < 0.8 * divergence(model, worst)
 
 

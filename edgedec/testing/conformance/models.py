@@ -161,7 +161,10 @@ MODELS: dict[str, ModelSpec] = {
     "experts in levels": _spec(
         "experts in levels",
         (_HEADS, replace(_MOE, levels=(1, 0, 1, 2, 0, 1), drop_below=0.7, protect_from=52.0)),
-        (_HEADS, replace(_MOE, router="softmax_topk", normalize=False, top_k=3, levels=(0, 1, 0, 0, 0, 1), shared_size=16)),
+        (
+            _HEADS,
+            replace(_MOE, router="softmax_topk", normalize=False, top_k=3, levels=(0, 1, 0, 0, 0, 1), shared_size=16),
+        ),
         (_HEADS, replace(_GPT_OSS, levels=(1, 0, 0, 1, 0, 0), drop_below=0.5)),
         (_HEADS, replace(_PLAIN, drop_below=0.8, router_norm=True, expert_scale=True, protect_from=50.0)),
     ),
