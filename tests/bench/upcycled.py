@@ -3,8 +3,8 @@
     python tests/bench/upcycled.py CHECKPOINT stories.txt OUT [--experts 8] [--minutes 15] [--held 100000]
 
 Sparse upcycling (Komatsuzaki et al., arXiv:2212.05055), of each copy half of the channels drawn anew so that experts
-differ (Nakamura et al., arXiv:2502.19261): a checkpoint of type mixtral, two experts a row. The last `--held` characters
-of the text are not read; their perplexity is printed, and they are written to OUT/held.txt.
+differ (Nakamura et al., arXiv:2502.19261): a checkpoint of type mixtral, two experts a row. The last `--held`
+characters of the text are not read; their perplexity is printed, and they are written to OUT/held.txt.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def upcycled(dense: Any, experts: int) -> Any:
     wide = -(-dense.config.intermediate_size // _GROUP) * _GROUP
     facts = dense.config.to_dict() | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
     own = {"intermediate_size": wide, "num_local_experts": experts, "num_experts_per_tok": 2, "sliding_window": None}
-    model = MixtralForCausalLM(MixtralConfig(**facts | own | {"output_router_logits": True, "router_aux_loss_coef": 0.02}))
+    own |= {"output_router_logits": True, "router_aux_loss_coef": 0.02}
+    model = MixtralForCausalLM(MixtralConfig(**facts | own))
     found = {name: value for name, value in dense.state_dict().items() if ".mlp." not in name}
     missing = model.load_state_dict(found, strict=False).missing_keys
     assert all(".mlp." in name or name == "lm_head.weight" for name in missing), missing
