@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from edgedec.export.passes import PassModel
+from edgedec.export.passes._salient import four_bits, row_parts, salient
 from edgedec.export.passes._statistics import Statistics
 from edgedec.export.recovery import TorchModel
 from edgedec.runtimes.reference.numeric import Array
@@ -25,11 +27,9 @@ class Signs:
     weights that are not salient.
     """
 
-    def __init__(self, weights: Array, salient: Array, parts: tuple[int, ...]) -> None:
-        from edgedec.export.passes.ptq161 import four_bits
-
+    def __init__(self, weights: Array, kept: NDArray[np.bool_], parts: tuple[int, ...]) -> None:
         self._high, self._parts = torch.from_numpy(four_bits(weights)), torch.tensor(parts)
-        w, self._salient = torch.from_numpy(np.ascontiguousarray(weights)), torch.from_numpy(salient)
+        w, self._salient = torch.from_numpy(np.ascontiguousarray(weights)), torch.from_numpy(kept)
         others = w[:, ~self._salient]
         self.mean = others.mean(1, keepdim=True)
         self._sign = torch.where(w >= self.mean, 1.0, -1.0)
@@ -78,8 +78,6 @@ class Layers:
         return found
 
     def _signs(self, blocks: range) -> dict[str, Signs]:
-        from edgedec.export.passes.ptq161 import row_parts, salient
-
         spec, found = self.model.spec, dict[str, Signs]()
         for name in sorted(spec.matrices & {n for b in blocks for n in spec.block_tensors(b)}):
             weights = self.model.read(name, 0, spec.tensors()[name][0])

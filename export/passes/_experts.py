@@ -25,7 +25,7 @@ _PRIOR = 0.25
 _MOST = 1 << 25
 
 
-class Stack(NamedTuple):
+class ExpertStack(NamedTuple):
     """A matrix that holds experts. watched: the name by which their inputs are known; rows: of one expert."""
 
     name: str
@@ -34,17 +34,17 @@ class Stack(NamedTuple):
     experts: tuple[int, ...]
 
 
-def stacked(spec: ModelSpec, b: int) -> Iterator[Stack]:
+def stacked(spec: ModelSpec, b: int) -> Iterator[ExpertStack]:
     """The matrices of block b that hold experts, in the order of use."""
     block = spec.blocks[b]
     if isinstance(block, Moe):
         for first, rows in ((f"blocks.{b}.{block.up}", block.up_rows), (f"blocks.{b}.down", spec.hidden_size)):
             for level in range(block.n_levels):
-                yield Stack(level_name(first, level), first, rows, block.members(level))
+                yield ExpertStack(level_name(first, level), first, rows, block.members(level))
 
 
 def rounded_experts(
-    run: CalibrationRun, b: int, stack: Stack, weights: Array, grid: Grid, block: int, damp: float, sweeps: int
+    run: CalibrationRun, b: int, stack: ExpertStack, weights: Array, grid: Grid, block: int, damp: float, sweeps: int
 ) -> tuple[Bytes, Half]:
     """weights [experts * rows, k] -> codes [n, k], scales [n, blocks]."""
     rows, k = stack.rows, weights.shape[1]
@@ -57,7 +57,7 @@ def rounded_experts(
     return np.concatenate(codes), np.concatenate(scales)
 
 
-def _of_all(run: CalibrationRun, b: int, stack: Stack, k: int) -> Moments:
+def _of_all(run: CalibrationRun, b: int, stack: ExpertStack, k: int) -> Moments:
     total = Moments.of(k)
     for known in _each(run, b, stack, k):
         for whole, part in zip(total.diagonal, known.diagonal, strict=True):
@@ -66,7 +66,7 @@ def _of_all(run: CalibrationRun, b: int, stack: Stack, k: int) -> Moments:
     return total
 
 
-def _each(run: CalibrationRun, b: int, stack: Stack, k: int) -> Iterator[Moments]:
+def _each(run: CalibrationRun, b: int, stack: ExpertStack, k: int) -> Iterator[Moments]:
     """Of each expert, as many at a time as memory allows."""
     step = max(1, _MOST // k**2)
     for first in range(0, len(stack.experts), step):

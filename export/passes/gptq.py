@@ -21,7 +21,7 @@ from edgedec.bundle.integers import is_integer
 from edgedec.errors import BadTensor
 from edgedec.export.grids import GRIDS
 from edgedec.export.passes import PassContext, PassFacts, PassModel
-from edgedec.export.passes._experts import Stack, rounded_experts, stacked
+from edgedec.export.passes._experts import ExpertStack, rounded_experts, stacked
 from edgedec.export.passes._rounded import Rounded
 from edgedec.export.passes._solve import damped, solve
 from edgedec.export.passes._statistics import CalibrationRun, Float64, Moments, Statistics
@@ -93,7 +93,7 @@ class Gptq:
             return False
         return is_integer(self.host.format_of(model, name))
 
-    def _experts(self, model: PassModel, run: CalibrationRun, b: int, stack: Stack) -> Rounded:
+    def _experts(self, model: PassModel, run: CalibrationRun, b: int, stack: ExpertStack) -> Rounded:
         """The experts of a matrix. The float model routes rows elsewhere, so `inputs` does not matter."""
         name, fmt, block = stack.name, self.host.format_of(model, stack.name), self.host.block
         assert is_integer(fmt)

@@ -22,18 +22,16 @@ from math import prod
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassFacts, PassModel
+from edgedec.export.passes._salient import kept_inputs, row_parts
 from edgedec.export.passes._statistics import Statistics
 from edgedec.plugins import Opt
 from edgedec.runtimes.reference.numeric import Array
-from edgedec.spec import OUTER, Attention, ModelSpec
+from edgedec.spec import OUTER, ModelSpec
 
 FACTS = PassFacts("rounding")
-_SALIENT = 0.2
-_HIGH = 15  # the largest code of 4 bits
 # Bits of what is stored beside the codes: a step and a zero point of a row's 4 bits; s r1 and m r1 of a row; r2; a
 # column's place.
 _ROW, _COLUMN, _PLACE = 16 + 4 + 2 * 16, 16, 1
@@ -89,33 +87,6 @@ def largest_inputs(model: PassModel, statistics: Statistics) -> dict[str, Array]
     return found
 
 
-def salient(most: Array) -> NDArray[np.bool_]:
-    """The inputs that keep 4 bits: those no smaller than the one that a fifth of them exceeds [k].
-
-    >>> salient(np.array([1, 9, 3, 2, 5], np.float32)).tolist()
-    [False, True, False, False, True]
-    """
-    return np.asarray(most >= np.sort(most)[::-1][int(_SALIENT * len(most))])
-
-
-def four_bits(weights: Array) -> Array:
-    """The matrix in 16 steps from the least weight of each row, or zero, to the largest."""
-    low, high = np.minimum(weights.min(axis=1), 0), np.maximum(weights.max(axis=1), 0)
-    steps = np.where(high > low, (high - low) / _HIGH, np.float32(2 / _HIGH))[:, None]
-    zeros = np.rint(-low[:, None] / steps)
-    found: Array = steps * (np.clip(np.rint(weights / steps) + zeros, 0, _HIGH) - zeros)
-    return found.astype(np.float32)
-
-
-def row_parts(spec: ModelSpec, name: str) -> tuple[int, ...]:
-    """The rows of the matrices that a bundle's matrix is made of."""
-    b, own = name.split(".")[1:]
-    block, n = spec.blocks[int(b)], spec.tensors()[name][0]
-    if own == "qkv" and isinstance(block, Attention):
-        return (block.q_dim, block.kv_dim, block.kv_dim)
-    return (n // 2, n // 2) if own == "gate_up" else (n,)
-
-
 def stored_bits(spec: ModelSpec, ends: float) -> float:
     """Bits a weight of a model in a format that stores this, as `bits_per_weight` counts those of a bundle. ends: bits
     a weight of head and embedding."""
@@ -126,6 +97,6 @@ def stored_bits(spec: ModelSpec, ends: float) -> float:
             size += prod(shape) * (ends if name in OUTER else 32)
             continue
         (n, k), parts = shape, len(row_parts(spec, name))
-        kept = int(_SALIENT * k) + 1
+        kept = kept_inputs(k)
         size += n * (4 * kept + k - kept + _ROW) + parts * _COLUMN * (k - kept) + k * _PLACE
     return round(size / count, 3)

@@ -17,14 +17,9 @@ from edgedec.export.passes import PassContext, PassModel, _binary, chosen, make_
 from edgedec.export.passes._binary import Layers, Signs, distance  # noqa: E402
 from edgedec.export.passes._fitness import Fitness  # noqa: E402
 from edgedec.export.passes._rounded import RoundedStore  # noqa: E402
+from edgedec.export.passes._salient import four_bits, row_parts, salient  # noqa: E402
 from edgedec.export.passes._statistics import Statistics  # noqa: E402
-from edgedec.export.passes.ptq161 import (  # noqa: E402
-    four_bits,
-    largest_inputs,
-    row_parts,
-    salient,
-    stored_bits,
-)
+from edgedec.export.passes.ptq161 import largest_inputs, stored_bits  # noqa: E402
 from edgedec.export.recovery import TorchModel  # noqa: E402
 from edgedec.spec import Attention, Mlp, ModelSpec, Rope  # noqa: E402
 
