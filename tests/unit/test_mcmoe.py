@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgedec.bench.row_costs import _shares
+from edgedec.cli.inspect import _dimensions
 from edgedec.errors import UsageError
 from edgedec.export.passes import PassContext, PassModel, chosen, make_pass
 from edgedec.export.passes._fitness import Fitness
@@ -23,6 +25,7 @@ from edgedec.export.passes.allocate import rounded as nearest
 from edgedec.export.passes.mcmoe import importance
 from edgedec.runtimes.reference.numeric import Array
 from edgedec.spec import ModelSpec, Moe
+from edgedec.spec.macs import row_macs
 from edgedec.testing.conformance.bundles import random_weights
 from edgedec.testing.conformance.models import MODELS
 
@@ -226,6 +229,28 @@ def test_what_is_refused(words: str, body: str, said: str, tmp_path: Path) -> No
 def test_models_without_experts_are_refused(words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no"):
         run(words, tmp_path, MODELS["plain"])
+
+
+def test_a_row_reads_its_share_of_every_stack() -> None:
+    model = MODELS["experts in levels"]
+    found = _shares(model)
+    stacks = {
+        name for name in model.tensors() if name.startswith("blocks.1.") and ("gate_up" in name or "down" in name)
+    }
+    assert len(stacks) == 6
+    assert {found[name] for name in stacks} == {2 / 6}
+    assert row_macs(model) == row_macs(replace(model, layers=tuple(map(_without_levels, model.layers))))
+
+
+def _without_levels(layer: Any) -> Any:
+    return tuple(replace(block, levels=()) if isinstance(block, Moe) else block for block in layer)
+
+
+def test_inspect_says_that_rows_leave_out_experts() -> None:
+    block = {"n_experts": 6, "top_k": 2, "levels": [0, 1, 0, 2, 0, 1], "drop_below": 0.7251}
+    words = "experts by format 3 + 2 + 1, rows leave out their last one below 0.725 of the first (lossy)"
+    assert _dimensions(block) == f"experts 6, top k 2, {words}"
+    assert _dimensions({"n_experts": 6, "levels": [], "drop_below": 0.0}) == "experts 6"
 
 
 # ---- rows that leave out an expert ----

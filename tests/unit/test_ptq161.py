@@ -168,6 +168,12 @@ def test_the_second_layer_is_learned_on_what_the_first_makes(tmp_path: Path) -> 
     np.testing.assert_allclose(theirs, floats.through(floats.embedded(ids), SPEC.span(0, 1)), atol=1e-5)
     np.testing.assert_allclose(rounded, own.through(own.embedded(ids), SPEC.span(0, 1)), atol=1e-5)
     assert (theirs - rounded).abs().max() > 0.1
+    seen = list[Any]()
+    layers._train = lambda blocks, inside, targets: seen.append(targets)  # type: ignore[method-assign]
+    layers.learn(SPEC.span(1, 2))
+    on_floats, on_rounded = seen[0][1]
+    np.testing.assert_allclose(on_floats, floats.through(theirs, SPEC.span(1, 2)), atol=1e-5)
+    np.testing.assert_allclose(on_rounded, floats.through(rounded, SPEC.span(1, 2)), atol=1e-5)
 
 
 def test_what_the_format_would_store() -> None:
