@@ -97,7 +97,7 @@ class Layers:
                 self._own.weights |= {name: one.values() for name, one in inside.items()}
                 loss = distance(self._own.through(before, blocks), wanted)
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 total += float(loss.detach())
             each.append(total / len(targets))
