@@ -144,7 +144,7 @@ class _Export:
         said = self.source.said(self.parts, self.kept) | dict(self.passed.record)
         if o.kv_heads:
             said |= {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
-        of, fills = (str(o.name), self.spec, text, self.formats), self.source.diffusion(self.spec)
+        of, fills = (str(o.name), self._stored(), text, self.formats), self.source.diffusion(self.spec)
         encodes, formats = encoder_facts(self.source, self.spec), (o.block, o.kv, LAYOUTS[o.target])
         own = self.passed.formats
         contents = Contents(*of, *formats, o.runtimes, said, own, diffusion=fills, encoder=encodes)
@@ -156,13 +156,15 @@ class _Export:
             self.progress("parity", 0, 1)
             logits = floats.logits("parity") if self.heads is None else self._whole_logits(ids)
             found = parity(Bundle.open(self.folder), ids, logits, what, o.threads)
-            check_parity(found, floats=set(self.formats.values()) <= {"f32", "f16"} and not o.kv_heads)
+            same = not o.kv_heads and self.passed.spec is None
+            check_parity(found, floats=same and set(self.formats.values()) <= {"f32", "f16"})
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
     def _fill(self, add: Add, floats: FloatRun) -> Scales:
         """Write all tensors, and run the float model a layer at a time for the cache scales."""
-        spec, scales = self.spec, {kv: list[NDArray[np.float32]]() for kv in self.options.kv if kv in ("int8", "int4")}
+        scales = {kv: list[NDArray[np.float32]]() for kv in self.options.kv if kv in ("int8", "int4")}
+        spec = self._stored()
         self._add(add, ["embed"])
         for layer in range(spec.n_layers):
             blocks = spec.span(layer, layer + 1)
@@ -173,6 +175,10 @@ class _Export:
         inner = {name for b in range(spec.n_blocks) for name in spec.block_tensors(b)}
         self._add(add, [name for name in spec.tensors() if name != "embed" and name not in inner])
         return scales
+
+    def _stored(self) -> ModelSpec:
+        """The model as the bundle has it: of its blocks passes may have made others."""
+        return self.passed.spec or self.spec
 
     def _add(self, add: Add, names: list[str]) -> None:
         for name in names:

@@ -25,6 +25,7 @@ from edgedec.spec import (
     SharedAttention,
     Ssm,
 )
+from edgedec.spec.moe import level_name
 
 
 class NativeModel(NativeTensors):
@@ -202,7 +203,8 @@ class NativeModel(NativeTensors):
         )
 
     def _moe(self, prefix: str, block: Moe) -> structs.MoeStruct:
-        same = ("top_k", "normalize", "groups", "scale", "top_groups", "jitter")
+        same = ("top_k", "normalize", "groups", "scale", "top_groups", "jitter", "drop_below", "protect_from")
+        more = range(1, block.n_levels)
         return structs.MoeStruct(
             **{name: getattr(block, name) for name in same},
             experts=block.n_experts,
@@ -215,6 +217,9 @@ class NativeModel(NativeTensors):
             shared_gate_up=self._tensor(prefix + block.shared_up),
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
             router_weight=self._tensor(prefix + "router"),
+            levels=self._integers(block.levels),
+            more_up=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name(block.up, level)) for level in more]),
+            more_down=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name("down", level)) for level in more]),
             **self._matrices(prefix, "down shared_down shared_gate"),
             **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale"),
         )

@@ -31,6 +31,13 @@ class NativeTensors:
         self._keep.append(array := np.array(values, np.float32))
         return address(array)
 
+    def _integers(self, values: tuple[int, ...]) -> int | None:
+        """As `_numbers`, of integers as int32."""
+        if not values:
+            return None
+        self._keep.append(array := np.array(values, np.int32))
+        return address(array)
+
     def _norm(self, kind: str, name: str) -> structs.NormStruct:
         return structs.NormStruct(codes.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
 

@@ -5,7 +5,7 @@ No export stands in the way, so sizes may be as odd as can be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,18 @@ def write_bundle(
     embed: Any = None,
     block: int = 32,
     layout: Any = "interleave16",
+    own: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight. weights
-    "int4+zeros", "int8+zeros": the matrices of blocks have zero points; "int4+offsets", "int8+offsets": offsets."""
+    "int4+zeros", "int8+zeros": the matrices of blocks have zero points; "int4+offsets", "int8+offsets": offsets; own:
+    formats of single matrices."""
     weights, _, middle = weights.partition("+")
     stepped = {"zeros": offset, "offsets": above_least}.get(middle)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / WEIGHTS).open("wb") as file:
         out = WeightsFile(file, layout)
         for name, shape in spec.tensors().items():
-            fmt = format_of(spec, name, weights, head or weights, embed or weights)
+            fmt = (own or {}).get(name) or format_of(spec, name, weights, head or weights, embed or weights)
             inner = name in spec.matrices - {"embed", "head"}
             kept = stepped(read(name), fmt, block) if stepped and inner else None
             out.tensor(name, _slices(read(name)), shape, fmt, block, kept)

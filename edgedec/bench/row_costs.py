@@ -19,6 +19,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime.call import Runtime, logits_of
 from edgedec.spec import ModelSpec, Moe
 from edgedec.spec.macs import row_macs
+from edgedec.spec.moe import level_name
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def _shares(spec: ModelSpec) -> dict[str, float]:
     found = {"lookup": 0.0} if spec.tied else {"embed": 0.0, "lookup": 0.0}
     for b, block in enumerate(spec.blocks):
         if isinstance(block, Moe):
-            found |= dict.fromkeys((f"blocks.{b}.{block.up}", f"blocks.{b}.down"), block.top_k / block.n_experts)
+            names = (level_name(name, level) for name in (block.up, "down") for level in range(block.n_levels))
+            found |= dict.fromkeys((f"blocks.{b}.{name}" for name in names), block.top_k / block.n_experts)
     return found
 
 

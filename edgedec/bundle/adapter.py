@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.spec import OUTER, ModelSpec, Moe
+from edgedec.spec.moe import level_name
 from edgedec.storage.arrays import read_arrays, write_arrays
 
 MAGIC = b"EDGELORA"
 _VERSION, _MOST_PARTS = 1, 8
-# The matrices of an `Moe` block that hold all its experts.
+# The matrices of an `Moe` block that hold its experts, of level 0.
 STACKED = ("gate_up", "up", "down")
 Array = NDArray[np.float32]
 
@@ -69,7 +70,11 @@ class LoraAdapter:
 def adaptable(spec: ModelSpec) -> frozenset[str]:
     """The matrices that an adapter may change: those of blocks, but for stacked experts."""
     experts = {
-        f"blocks.{b}.{name}" for b, block in enumerate(spec.blocks) if isinstance(block, Moe) for name in STACKED
+        f"blocks.{b}.{level_name(name, level)}"
+        for b, block in enumerate(spec.blocks)
+        if isinstance(block, Moe)
+        for name in STACKED
+        for level in range(block.n_levels)
     }
     return spec.matrices - experts - OUTER
 

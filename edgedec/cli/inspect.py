@@ -253,4 +253,9 @@ def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _dimensions(block: dict[str, Any]) -> str:
     """The sizes of a block for people: {"n_heads": 6, "head_dim": 32, …} -> "n_heads 6, head_dim 32"."""
     whole = {name: value for name, value in block.items() if type(value) is int and value and name not in _SHOWN_APART}
-    return ", ".join(f"{name.removeprefix('n_').replace('_', ' ')} {value}" for name, value in whole.items())
+    said = [f"{name.removeprefix('n_').replace('_', ' ')} {value}" for name, value in whole.items()]
+    if levels := block.get("levels"):
+        said.append(f"experts by format {' + '.join(str(levels.count(level)) for level in sorted(set(levels)))}")
+    if below := block.get("drop_below"):
+        said.append(f"rows leave out their last one below {below:.3g} of the first (lossy)")
+    return ", ".join(said)

@@ -13,6 +13,13 @@ each expert's weight; joined: a norm of the sum of what this block and those bes
 clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
 gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
 
+levels (MC-MoE, arXiv:2410.06270): of each expert the number of the tensors that hold it, so that these may have formats
+of their own: 0 is `gate_up` and `down`, 1 is `gate_up_1` and `down_1`, and so on; in each the experts keep their order.
+
+drop_below (the same paper; lossy): a row leaves out the last of its experts where that one's weight is less than this
+part of its first one's, and the others are normalized without it. Rows of which the router reads values whose sizes sum
+to `protect_from` or more keep it; 0: no row is protected.
+
 Group-limited choice (DeepSeek-V3, LLaDA2): the experts are in `groups` of equal size, in order; a row's are chosen from
 the `top_groups` groups whose two best experts have the largest sum.
 """
@@ -20,6 +27,7 @@ the `top_groups` groups whose two best experts have the largest sum.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from edgedec.errors import BundleCorrupt
@@ -29,6 +37,7 @@ from edgedec.spec._common import Activation, Norm, Shapes, UpMatrix, norm_tensor
 LANES = 16
 # The experts of a group by whose scores it is judged.
 _JUDGED = 2
+MOST_LEVELS = 4
 ALPHA, LIMIT = 1.702, 7.0
 
 
@@ -57,6 +66,9 @@ class Moe(UpMatrix):
     router_norm: bool = False
     expert_scale: bool = False
     joined: Norm = "none"
+    levels: tuple[int, ...] = ()
+    drop_below: float = 0.0
+    protect_from: float = 0.0
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
@@ -69,6 +81,23 @@ class Moe(UpMatrix):
     def shared_up(self) -> str:
         """The name of the shared expert's first matrix."""
         return f"shared_{self.up}"
+
+    @property
+    def n_levels(self) -> int:
+        """How many tensors hold the experts' first matrices."""
+        return max(self.levels, default=0) + 1
+
+    def members(self, level: int) -> tuple[int, ...]:
+        """The experts of a level, as they are stacked.
+
+        levels 1 0 1 -> members(1) is 0 2
+        """
+        return tuple(e for e in range(self.n_experts) if not self.levels or self.levels[e] == level)
+
+    def place(self, expert: int) -> tuple[int, int]:
+        """The level of an expert, and which one of its tensors' experts it is."""
+        level = self.levels[expert] if self.levels else 0
+        return level, self.members(level).index(expert)
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape. Experts are stacked: rows e * up_rows on are expert e's gate and
@@ -95,10 +124,11 @@ class Moe(UpMatrix):
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of the experts' a row reads `top_k` parts."""
-        shapes: Shapes = {
-            self.up: (self.n_experts * self.up_rows, hidden),
-            "down": (self.n_experts * hidden, self.inner_size),
-        }
+        shapes: Shapes = {}
+        for level in range(self.n_levels):
+            n = len(self.members(level))
+            shapes[level_name(self.up, level)] = (n * self.up_rows, hidden)
+            shapes[level_name("down", level)] = (n * hidden, self.inner_size)
         if self.shared_size:
             rows = 2 * self.shared_size if self.gated else self.shared_size
             shapes |= {self.shared_up: (rows, hidden), "shared_down": (hidden, self.shared_size)}
@@ -121,6 +151,7 @@ class Moe(UpMatrix):
         if self.clamped and self.activation != "silu":
             raise BundleCorrupt(f"{where}.clamped: has an activation of its own, not {self.activation}")
         self._check_groups(where)
+        self._check_levels(where)
         if self.activation == "xielu":
             raise BundleCorrupt(f"{where}.activation: experts have no xielu")
         if self.shared_gate and not self.shared_size:
@@ -128,6 +159,16 @@ class Moe(UpMatrix):
         if self.up_rows % LANES:
             twice = "twice " if self.gated else ""
             raise BundleCorrupt(f"{where}.inner_size: {twice}{self.inner_size} is not a multiple of {LANES}")
+
+    def _check_levels(self, where: str) -> None:
+        if self.levels and (len(self.levels) != self.n_experts or set(self.levels) != set(range(self.n_levels))):
+            raise BundleCorrupt(f"{where}.levels: not a level of each expert, from 0 on without gaps")
+        if self.n_levels > MOST_LEVELS:
+            raise BundleCorrupt(f"{where}.levels: {self.n_levels} of at most {MOST_LEVELS}")
+        if not 0 <= self.drop_below <= 1 or (self.drop_below and self.top_k < 2):
+            raise BundleCorrupt(f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row")
+        if not 0 <= self.protect_from < inf or (self.protect_from and not self.drop_below):
+            raise BundleCorrupt(f"{where}.protect_from: {self.protect_from} where experts below {self.drop_below} drop")
 
     def _check_groups(self, where: str) -> None:
         require_sizes(where, {"groups": self.groups, "top_groups": self.top_groups})
@@ -142,3 +183,8 @@ class Moe(UpMatrix):
             raise BundleCorrupt(
                 f"{where}.top_groups: {self.top_groups} of {self.groups} do not give {self.top_k} experts"
             )
+
+
+def level_name(name: str, level: int) -> str:
+    """The tensor of a level of experts."""
+    return f"{name}_{level}" if level else name

@@ -37,8 +37,10 @@ STATE_SCALE = "a factor of the state"
 ROUTER_NORM = "routers with a norm of their own"
 EXPERT_SCALE = "factors of experts"
 JOINED = "a norm of what blocks side by side add"
+EXPERT_LEVELS = "experts in tensors of their own formats"
+EXPERT_DROP = "experts that some rows leave out"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
-NO_GRAPHS = (K_IS_V, V_NORM, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED)
+NO_GRAPHS = (K_IS_V, V_NORM, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP)
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
@@ -86,6 +88,8 @@ def _of(block: Block) -> dict[str, Any]:
             ROUTER_NORM: block.router_norm,
             EXPERT_SCALE: block.expert_scale,
             JOINED: block.joined != "none",
+            EXPERT_LEVELS: block.levels,
+            EXPERT_DROP: block.drop_below,
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
             PLAIN_EXPERTS: not block.gated,
             SPARSEMIXER: block.router == "sparsemixer",

@@ -28,13 +28,15 @@ from edgedec.version import __version__
 @dataclass(frozen=True)
 class Passed:
     """What passes have made. read: of the tensors that they may have changed; formats: of single matrices; kept: those
-    that are rounded; record: for the manifest; low_rank: of the adapter beside them."""
+    that are rounded; record: for the manifest; low_rank: of the adapter beside them; spec: of a model whose blocks are
+    others than before."""
 
     read: Weights | None = None
     formats: Mapping[str, WeightFormat] = field(default_factory=dict)
     kept: Mapping[str, Kept] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
     low_rank: Mapping[str, LowRank] = field(default_factory=dict)
+    spec: ModelSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Passing:
         for choice in self.choices:
             model = make_pass(choice, context)(model, statistics)
         rounded = {name: one.kept() for name, one in model.rounded.items()}
-        return Passed(model.read, model.formats, rounded, self._record(calibration), model.low_rank)
+        spec = None if model.spec == context.spec else model.spec
+        return Passed(model.read, model.formats, rounded, self._record(calibration), model.low_rank, spec)
 
     def _calibration(self, texts: TextSources, spec: ModelSpec) -> CalibrationText:
         tokens = wanted_tokens(sum(map(prod, spec.tensors().values())))

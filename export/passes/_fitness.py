@@ -35,10 +35,10 @@ class Fitness:
             n += len(self.statistics.texts[i])
         return sorted(found)
 
-    def __call__(self, read: Weights, texts: Sequence[int]) -> float:
-        """Nats a token of these texts."""
+    def __call__(self, read: Weights, texts: Sequence[int], spec: ModelSpec | None = None) -> float:
+        """Nats a token of these texts; spec: of a model whose blocks are others."""
         some, total, rows = Statistics(tuple(self.statistics.texts[i] for i in texts)), 0.0, 0
-        for i, logits in zip(texts, _logits(self._spec, read, some), strict=True):
+        for i, logits in zip(texts, _logits(spec or self._spec, read, some), strict=True):
             places, floats = self._kept[i]
             own = np.take_along_axis(log_probabilities(logits), places, axis=1)
             total += float((np.exp(floats) * (floats - own)).sum())

@@ -21,7 +21,7 @@ from edgedec.bundle.integers import is_integer
 from edgedec.errors import BadTensor
 from edgedec.export.grids import GRIDS
 from edgedec.export.passes import PassContext, PassFacts, PassModel
-from edgedec.export.passes._experts import rounded_experts, stacked
+from edgedec.export.passes._experts import ExpertStack, rounded_experts, stacked
 from edgedec.export.passes._rounded import Rounded
 from edgedec.export.passes._solve import damped, solve
 from edgedec.export.passes._statistics import CalibrationRun, Float64, Moments, Statistics
@@ -73,10 +73,10 @@ class Gptq:
                     found[name] = self.matrix(model, name, partial(_moments, run, b, name, floats))
                     done += prod(spec.tensors()[name])
                     self.host.progress("gptq", done, total)
-            for name, rows in stacked(spec, b):
-                if name in wanted:
-                    found[name] = self._experts(model, run, b, name, rows)
-                    done += prod(spec.tensors()[name])
+            for stack in stacked(spec, b):
+                if stack.name in wanted:
+                    found[stack.name] = self._experts(model, run, b, stack)
+                    done += prod(spec.tensors()[stack.name])
                     self.host.progress("gptq", done, total)
             run.advance(b)
             if floats is not None:
@@ -93,15 +93,15 @@ class Gptq:
             return False
         return is_integer(self.host.format_of(model, name))
 
-    def _experts(self, model: PassModel, run: CalibrationRun, b: int, name: str, rows: int) -> Rounded:
-        """All experts of a stacked matrix. The float model routes rows elsewhere, so `inputs` does not matter."""
-        fmt, block = self.host.format_of(model, name), self.host.block
+    def _experts(self, model: PassModel, run: CalibrationRun, b: int, stack: ExpertStack) -> Rounded:
+        """The experts of a matrix. The float model routes rows elsewhere, so `inputs` does not matter."""
+        name, fmt, block = stack.name, self.host.format_of(model, stack.name), self.host.block
         assert is_integer(fmt)
         kept = self.host.store.get(name, fmt, block)
         if kept is not None:
             return kept
         weights = _finite(name, model.read(name, 0, model.spec.tensors()[name][0]))
-        found = rounded_experts(run, b, name, weights, rows, GRIDS[fmt], block, self.damp, self.sweeps)
+        found = rounded_experts(run, b, stack, weights, GRIDS[fmt], block, self.damp, self.sweeps)
         return self.host.store.put(name, fmt, block, *found)
 
     def matrix(self, model: PassModel, name: str, moments: Callable[[], Moments]) -> Rounded:

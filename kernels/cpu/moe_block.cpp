@@ -49,8 +49,8 @@ struct Item {
 struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
   Buffer<float> gate_up, act, out, sum, routed;
-  Activations in, shared_in, hidden, shared_hidden;
-  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair
+  Activations in[ED_LEVELS], shared_in, hidden[ED_LEVELS], shared_hidden;
+  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair; -1: left out
   Buffer<int> rows;                  // of each pair
   Buffer<int> first, next;           // [experts + 1]: the first pair of each; the next to be numbered
   std::vector<Part> parts;
@@ -65,14 +65,22 @@ class MoeBlock : public Block {
         m_(*block.moe),
         s_(engine.shared<MoeScratch>()),
         router_(matrix(m_.router_weight)),
-        gate_up_(matrix(m_.gate_up)),
-        down_(matrix(m_.down)),
         shared_gate_up_(matrix(m_.shared_gate_up)),
         shared_down_(matrix(m_.shared_down)),
-        shared_gate_(matrix(m_.shared_gate)) {}
+        shared_gate_(matrix(m_.shared_gate)),
+        levels_{{matrix(m_.gate_up), matrix(m_.down)}} {
+    for (int l = 1; l < ED_LEVELS && m_.more_up[l - 1].format; l++)
+      levels_.push_back({matrix(m_.more_up[l - 1]), matrix(m_.more_down[l - 1])});
+    std::vector<int> count(levels_.size());
+    for (int e = 0; e < m_.experts; e++) places_.push_back(count[level_of(e)]++);
+  }
 
   std::vector<Matrix> matrices() const override {
-    std::vector<Matrix> all{router_, gate_up_.slice(0, up_rows()), down_.slice(0, engine_.hidden())};
+    std::vector<Matrix> all{router_};
+    for (const Level& l : levels_) {
+      all.push_back(l.gate_up.slice(0, up_rows()));
+      all.push_back(l.down.slice(0, engine_.hidden()));
+    }
     if (m_.shared_inner) all.insert(all.end(), {shared_gate_up_, shared_down_});
     if (shared_gate_.format) all.push_back(shared_gate_);
     return all;
@@ -85,7 +93,8 @@ class MoeBlock : public Block {
     s_.logits.need((size_t)rows * m_.experts), s_.scores.need(3 * (size_t)m_.experts * engine_.pool().size());
     s_.weights.need(chosen), s_.shared_weights.need(rows), s_.sum.need((size_t)rows * engine_.hidden());
     s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
-    s_.in.need(chosen, gate_up_), s_.hidden.need(chosen, down_);
+    for (size_t l = 0; l < levels_.size(); l++)
+      s_.in[l].need(chosen, levels_[l].gate_up), s_.hidden[l].need(chosen, levels_[l].down);
     if (m_.shared_inner) s_.shared_in.need(rows, shared_gate_up_), s_.shared_hidden.need(rows, shared_down_);
     s_.experts.need(chosen), s_.pairs.need(chosen), s_.rows.need(chosen);
     s_.first.need(m_.experts + 1), s_.next.need(m_.experts + 1);
@@ -93,7 +102,7 @@ class MoeBlock : public Block {
   }
 
   void run(const BlockCall& call) override {
-    const QuantizedActivations x = engine_.norm(block_.norm, call.input, call.rows, gate_up_);
+    const QuantizedActivations x = engine_.norm(block_.norm, call.input, call.rows, levels_[0].gate_up);
     route(call);
     group(call.rows);
     s_.parts.clear();
@@ -107,12 +116,22 @@ class MoeBlock : public Block {
   }
 
  private:
+  // The tensors of experts of one format.
+  struct Level {
+    Matrix gate_up, down;
+  };
+
+  int level_of(int e) const { return m_.levels ? m_.levels[e] : 0; }
+
   // Of one expert's first matrix.
   int up_rows() const { return m_.plain ? m_.inner : 2 * m_.inner; }
 
   // ---- which rows go through which experts ----
 
-  // What the router reads, where it has a norm of its own.
+  // What the router reads, once `route` has begun.
+  const float* read() const { return m_.router_norm ? s_.routed.p : engine_.normed(); }
+
+  // The same, where it has a norm of its own.
   const float* routed(const BlockCall& call) {
     const size_t width = engine_.hidden();
     engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int) {
@@ -159,9 +178,24 @@ class MoeBlock : public Block {
     else
       for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
     if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
-    const float total = m_.normalize ? sum(weights, m_.top_k) : 1.0f;
+    const bool out = leaves_out(r, weights);
+    if (out) experts[m_.top_k - 1] = -1, weights[m_.top_k - 1] = 0;
+    const float total = m_.normalize || (out && m_.router == SOFTMAX_TOPK) ? sum(weights, m_.top_k) : 1.0f;
     for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
-    for (int j = 0; m_.expert_scale && j < m_.top_k; j++) weights[j] *= m_.expert_scale[experts[j]];
+    for (int j = 0; m_.expert_scale && j < m_.top_k - out; j++) weights[j] *= m_.expert_scale[experts[j]];
+  }
+
+  // Whether a row leaves out its last expert, by the weights of its experts before they are normalized.
+  bool leaves_out(int r, const float* weights) const {
+    if (!(weights[m_.top_k - 1] < m_.drop_below * weights[0])) return false;
+    return !m_.protect_from || sizes(read() + (size_t)r * engine_.hidden(), engine_.hidden()) < m_.protect_from;
+  }
+
+  // The sum of |x|, in an order that no instruction set changes.
+  static float sizes(const float* x, int n) {
+    float parts[LANES] = {};
+    for (int i = 0; i < n; i++) parts[i % LANES] += std::fabs(x[i]);
+    return sum(parts, LANES);
   }
 
   // Each chosen expert by softmax among those not chosen before it whose logits are near its own; `near` [experts].
@@ -237,28 +271,33 @@ class MoeBlock : public Block {
     const int chosen = rows * m_.top_k;
     int *experts = s_.experts.p, *first = s_.first.p, *next = s_.next.p;
     std::fill_n(first, m_.experts + 1, 0);
-    for (int i = 0; i < chosen; i++) first[experts[i] + 1]++;
+    for (int i = 0; i < chosen; i++)
+      if (experts[i] >= 0) first[experts[i] + 1]++;
     for (int e = 0; e < m_.experts; e++) first[e + 1] += first[e];
     std::copy_n(first, m_.experts, next);
     for (int i = 0; i < chosen; i++) {
-      s_.pairs.p[i] = next[experts[i]]++;
-      s_.rows.p[s_.pairs.p[i]] = i / m_.top_k;
+      s_.pairs.p[i] = experts[i] < 0 ? -1 : next[experts[i]]++;
+      if (experts[i] >= 0) s_.rows.p[s_.pairs.p[i]] = i / m_.top_k;
     }
   }
 
   // ---- what the experts multiply ----
 
   void add_experts(const QuantizedActivations& x, int rows) {
-    const QuantizedActivations in = rows == 1 ? x : gather(x, rows * m_.top_k), hidden = s_.hidden.rows(down_);
+    const bool one = rows == 1 && levels_.size() == 1;  // which needs no copy
+    if (!one) gather(x);
     const int width = engine_.hidden();
     for (int e = 0; e < m_.experts; e++) {
       const size_t pair = s_.first.p[e];
       const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
+      const int l = level_of(e), at = places_[e];
+      const Matrix &gate_up = levels_[l].gate_up, &down = levels_[l].down;
       Part p{};
-      p.gate_up = gate_up_.slice((int64_t)e * up_rows(), up_rows());
-      p.down = down_.slice((int64_t)e * width, width);
-      p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
+      p.gate_up = gate_up.slice((int64_t)at * up_rows(), up_rows());
+      p.down = down.slice((int64_t)at * width, width);
+      p.in = one ? x : from_row(s_.in[l].rows(gate_up), pair, gate_up);
+      p.hidden = from_row(s_.hidden[l].rows(down), pair, down);
       p.rows = n, p.inner = m_.inner;
       if (m_.gate_up_bias) p.up_bias = m_.gate_up_bias + (size_t)e * up_rows();
       if (m_.down_bias) p.down_bias = m_.down_bias + (size_t)e * width;
@@ -270,7 +309,7 @@ class MoeBlock : public Block {
     const size_t pair = (size_t)rows * m_.top_k;
     Part p{};
     p.gate_up = shared_gate_up_, p.down = shared_down_, p.rows = rows, p.inner = m_.shared_inner;
-    p.in = same_activations(gate_up_, shared_gate_up_) ? x : ready(rows);
+    p.in = same_activations(levels_[0].gate_up, shared_gate_up_) ? x : ready(rows);
     p.hidden = s_.shared_hidden.rows(shared_down_);
     add_part(p, pair * m_.inner, pair);
   }
@@ -283,13 +322,25 @@ class MoeBlock : public Block {
     s_.parts.push_back(p);
   }
 
-  // The rows of all pairs, side by side.
-  QuantizedActivations gather(const QuantizedActivations& x, int pairs) {
-    const QuantizedActivations to = s_.in.rows(gate_up_);
+  // The rows of all pairs, side by side, prepared for the weights of their experts' levels.
+  void gather(const QuantizedActivations& x) {
+    const int pairs = s_.first.p[m_.experts];
     engine_.pool().parallel_for(pairs, engine_.grain(pairs), [&](int begin, int end, int) {
-      for (int i = begin; i < end; i++) copy_row(x, s_.rows.p[i], to, i, gate_up_);
+      for (int i = begin; i < end; i++) {
+        const int l = level_of((int)(std::upper_bound(s_.first.p, s_.first.p + m_.experts + 1, i) - s_.first.p) - 1);
+        const Matrix& w = levels_[l].gate_up;
+        const QuantizedActivations to = s_.in[l].rows(w);
+        if (same_activations(levels_[0].gate_up, w)) copy_row(x, s_.rows.p[i], to, i, w);
+        else prepare(s_.rows.p[i], w, to, i);
+      }
     });
-    return to;
+  }
+
+  // Row r of what the norm made as row `at` for products with w.
+  void prepare(int r, const Matrix& w, const QuantizedActivations& to, size_t at) {
+    const float* x = engine_.normed() + (size_t)r * w.k;
+    if (w.quantized()) engine_.kernels().quantize(x, w, to, at, 0, to.steps);
+    else std::memcpy(const_cast<float*>(to.x) + at * w.k, x, w.k * sizeof(float));
   }
 
   // The normed rows, prepared for the shared expert's weights.
@@ -301,8 +352,7 @@ class MoeBlock : public Block {
       return to;
     }
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
-      for (int r = begin; r < end; r++)
-        engine_.kernels().quantize(engine_.normed() + (size_t)r * w.k, w, to, r, 0, to.steps);
+      for (int r = begin; r < end; r++) prepare(r, w, to, r);
     });
     return to;
   }
@@ -370,7 +420,7 @@ class MoeBlock : public Block {
         float* y = s_.sum.p + r * width;
         std::fill_n(y, width, 0.0f);
         for (size_t i = r * m_.top_k; i < (r + 1) * m_.top_k; i++)
-          k.scale_add(s_.out.p + s_.pairs.p[i] * width, (int)width, s_.weights.p[i], y);
+          if (s_.pairs.p[i] >= 0) k.scale_add(s_.out.p + s_.pairs.p[i] * width, (int)width, s_.weights.p[i], y);
         if (m_.shared_inner) k.scale_add(s_.out.p + (shared + r) * width, (int)width, s_.shared_weights.p[r], y);
       }
     });
@@ -380,7 +430,9 @@ class MoeBlock : public Block {
   const ed_block block_;
   const ed_moe m_;
   MoeScratch& s_;
-  const Matrix router_, gate_up_, down_, shared_gate_up_, shared_down_, shared_gate_;
+  const Matrix router_, shared_gate_up_, shared_down_, shared_gate_;
+  std::vector<Level> levels_;
+  std::vector<int> places_;  // of each expert among those of its level
 };
 
 // An expert must be whole groups of outputs.

@@ -64,7 +64,8 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
         (float)s.scale, n(s.top_groups), 0, 0.0f,
         tensor(p + "router"), tensor(p + "gate_up"), tensor(p + "down"), tensor(p + "shared_gate_up"),
         tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias"),
-        vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias"), nullptr, nullptr}));
+        vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias"), nullptr, nullptr,
+        nullptr, {}, {}, 0.0f, 0.0f}));
     block.moe = moe_.back().get();
   } else if (s.kind == KIND_CONV) {
     conv_.push_back(std::make_unique<ed_conv>(ed_conv{

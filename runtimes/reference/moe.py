@@ -7,47 +7,71 @@ from numpy.typing import NDArray
 
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, rms_norm, sigmoid, softmax
 from edgedec.spec import Moe
-from edgedec.spec.moe import ALPHA, LIMIT
+from edgedec.spec.moe import ALPHA, LIMIT, level_name
 
 
 def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
-    routed = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else None
+    read, logits = read_by_router(block, w, x)
     x = w.norm(x, block.norm)
-    bias = w.get("router_bias") if block.router_bias else None
-    logits = (x if routed is None else routed) @ w.get("router").T
-    experts, weights = route(block, logits + w.get("router_logit_bias") if block.logit_bias else logits, bias)
+    experts, weights = route(block, logits, w.get("router_bias") if block.router_bias else None, read)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
     y = np.zeros_like(x)
-    for expert in np.unique(experts):
+    for expert in np.unique(experts[experts >= 0]):
         rows, place = np.nonzero(experts == expert)
-        y[rows] += weights[rows, place, None] * _expert(block, w, x[rows], int(expert))
+        y[rows] += weights[rows, place, None] * through_expert(block, w, x[rows], int(expert))
     return y + _shared(block, w, x) if block.shared_size else y
 
 
-def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray[np.int64], Array]:
-    """logits [n, n_experts] -> the experts of each row [n, top_k] and their weights [n, top_k], the best first.
+def read_by_router(block: Moe, w: BlockWeights, x: Array) -> tuple[Array, Array]:
+    """What the router reads of the state [n, hidden], and its logits [n, n_experts]."""
+    read = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else w.norm(x, block.norm)
+    logits = read @ w.get("router").T
+    return read, logits + w.get("router_logit_bias") if block.logit_bias else logits
+
+
+def route(
+    block: Moe, logits: Array, bias: Array | None = None, x: Array | None = None
+) -> tuple[NDArray[np.int64], Array]:
+    """logits [n, n_experts] -> the experts of each row [n, top_k], -1 for one that it leaves out, and their weights
+    [n, top_k], the best first; x [n, hidden]: what the router has read.
 
     logits 1 3 2, top_k 2, "softmax_topk" -> experts 1 2, weights softmax(3 2) = 0.73 0.27
     """
-    if block.router == "sparsemixer":
-        return sparse_mixed(block, logits)
-    weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
-    ranked = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
-    if block.groups > 1:
-        ranked = in_best_groups(ranked, block.groups, block.top_groups)
-    experts = np.argsort(-ranked, axis=1, kind="stable")[:, : block.top_k]
-    chosen = np.take_along_axis(logits if block.router == "softmax_topk" else weights, experts, axis=1)
-    if block.router == "softmax_topk":
-        chosen = softmax(chosen)
-    if block.normalize:
-        chosen = chosen / chosen.sum(axis=1, keepdims=True)
+    experts, chosen = sparse_mixed(block, logits) if block.router == "sparsemixer" else ranked(block, logits, bias)
+    out = np.zeros(len(experts), bool) if x is None else left_out(block, chosen, x)
+    experts[out, -1], chosen[out, -1] = -1, 0
+    if block.normalize or block.router == "softmax_topk":
+        again = np.full(len(out), block.normalize) | out
+        chosen = np.where(again[:, None], chosen / chosen.sum(axis=1, keepdims=True), chosen)
     return experts, chosen * np.float32(block.scale)
 
 
+def left_out(block: Moe, weights: Array, x: Array) -> NDArray[np.bool_]:
+    """Which rows leave out their last expert [n], of weights [n, top_k] and what the router reads [n, hidden].
+
+    drop_below 0.5, protect_from 9, weights 0.6 0.2, 0.6 0.4, 0.6 0.2, sizes that sum to 1 1 9 -> the first alone
+    """
+    found = weights[:, -1] < np.float32(block.drop_below) * weights[:, 0]
+    if block.protect_from:
+        found &= np.abs(x).sum(axis=1) < np.float32(block.protect_from)
+    return np.asarray(found)
+
+
+def ranked(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray[np.int64], Array]:
+    """As `route`, of routers but SparseMixer: weights before they are normalized and scaled."""
+    weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
+    order = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
+    if block.groups > 1:
+        order = in_best_groups(order, block.groups, block.top_groups)
+    experts = np.argsort(-order, axis=1, kind="stable")[:, : block.top_k]
+    chosen = np.take_along_axis(logits if block.router == "softmax_topk" else weights, experts, axis=1)
+    return experts, softmax(chosen) if block.router == "softmax_topk" else chosen
+
+
 def sparse_mixed(block: Moe, logits: Array) -> tuple[NDArray[np.int64], Array]:
-    """As `route`: the largest logits, each weighed by softmax among those not chosen before that are near it.
+    """As `ranked`: the largest logits, each weighed by softmax among those not chosen before that are near it.
 
     logits 1 2 1.9, top_k 2, jitter 0.1 -> experts 1 2, weights softmax(2 1.9)[0] = 0.52 and 1, for 1 is too far below
     """
@@ -60,9 +84,7 @@ def sparse_mixed(block: Moe, logits: Array) -> tuple[NDArray[np.int64], Array]:
         shares = softmax(np.where(near, left, np.float32(-np.inf)))
         weights[:, j] = np.take_along_axis(shares, mine, axis=1)[:, 0]
         np.put_along_axis(left, mine, -np.inf, axis=1)
-    if block.normalize:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    return experts, weights * np.float32(block.scale)
+    return experts, weights
 
 
 def in_best_groups(scores: Array, groups: int, top: int) -> Array:
@@ -77,17 +99,17 @@ def in_best_groups(scores: Array, groups: int, top: int) -> Array:
     return np.where(kept[:, :, None], grouped, np.float32(-np.inf)).reshape(scores.shape)
 
 
-def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
-    inner, hidden = block.inner_size, x.shape[1]
-    both, down_rows = block.up_rows, (expert * hidden, (expert + 1) * hidden)
-    up = x @ w.get(block.up, expert * both, (expert + 1) * both).T
+def through_expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
+    """One expert of rows that are normed already [n, hidden]."""
+    inner, hidden, both, (level, at) = block.inner_size, x.shape[1], block.up_rows, block.place(expert)
+    up = x @ w.get(level_name(block.up, level), at * both, (at + 1) * both).T
     if block.bias:
         up = up + w.get(f"{block.up}_bias", expert * both, (expert + 1) * both)
     act = clamped(up[:, :inner], up[:, inner:]) if block.clamped else _activated(block, up)
     w.watch(block.up, expert, x)
     w.watch("down", expert, act)
-    y = act @ w.get("down", *down_rows).T
-    return y + w.get("down_bias", *down_rows) if block.bias else y
+    y = act @ w.get(level_name("down", level), at * hidden, (at + 1) * hidden).T
+    return y + w.get("down_bias", expert * hidden, (expert + 1) * hidden) if block.bias else y
 
 
 def _activated(block: Moe, up: Array) -> Array:

@@ -209,17 +209,34 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array) -> Array
     biased = routed @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
     for row, logits in enumerate(biased):
         chosen, weights = chosen_experts(block, get, logits)
+        protected = block.protect_from and np.abs(routed[row]).sum() >= block.protect_from
+        if weights[-1] / weights[0] < block.drop_below and not protected:
+            chosen, weights = chosen[:-1], weights[:-1]
+            weights = weights / (weights.sum() if block.router == "softmax_topk" else 1)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
             weight = weight * get("expert_scale")[expert] if block.expert_scale else weight
             ups, downs = (slice(expert * n, (expert + 1) * n) for n in (block.up_rows, hidden))
-            up = get(block.up)[ups] @ x[row] + (get(f"{block.up}_bias")[ups] if block.bias else 0.0)
+            first, second = (of_level(block, name, expert) for name in (block.up, "down"))
+            up = get(first).reshape(-1, block.up_rows, hidden)[place(block, expert)] @ x[row]
+            up = up + (get(f"{block.up}_bias")[ups] if block.bias else 0.0)
             inner = cut_off(up) if block.clamped else activated(up)
-            y = get("down")[downs] @ inner + (get("down_bias")[downs] if block.bias else 0.0)
+            y = get(second).reshape(-1, hidden, block.inner_size)[place(block, expert)] @ inner
+            y = y + (get("down_bias")[downs] if block.bias else 0.0)
             out[row] += block.scale * weight * y
     if block.shared_size:
         gate = 1 / (1 + np.exp(-x @ get("shared_gate").T)) if block.shared_gate else 1.0
         out += gate * (np.stack([activated(up) for up in x @ get(block.shared_up).T]) @ get("shared_down").T)
     return out
+
+
+def of_level(block: Moe, name: str, expert: int) -> str:
+    level = block.levels[expert] if block.levels else 0
+    return name if level == 0 else f"{name}_{level}"
+
+
+def place(block: Moe, expert: int) -> int:
+    """How many experts of its level come before it."""
+    return sum(level == block.levels[expert] for level in block.levels[:expert]) if block.levels else expert
 
 
 def cut_off(both: Array) -> Array:

@@ -237,6 +237,8 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("router_norm", False),
         ("expert_scale", False),
         ("joined", "none"),
+        ("drop_below", 0.0),
+        ("protect_from", 0.0),
         ("state_scale", False),
     ],
     Rwkv7: [("values_of", None), ("eps", 100.0)],

@@ -25,6 +25,7 @@ from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, logits_of
 from edgedec.spec import KV_FORMATS, ModelSpec
 from edgedec.spec.branches import first_beside
 from edgedec.spec.newer import NEWER, newer
+from edgedec.testing.conformance.models import MODELS as CONFORMANCE
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 native = pytest.importorskip("edgedec.runtimes.native")
@@ -58,6 +59,7 @@ def _models() -> dict[str, ModelSpec]:
         config = zoo_golden.golden(name).config
         longer = {key: ROOM for key in ("max_position_embeddings", "max_seq_len") if config.get(key)}
         found[name] = replace(architecture(config | longer).spec(config | longer), context_length=ROOM)
+    found["levels"] = replace(CONFORMANCE["experts in levels"], context_length=ROOM)
     return found
 
 

@@ -62,9 +62,10 @@ def test_an_experts_moments_are_of_the_rows_routed_to_it() -> None:
 @pytest.mark.parametrize("most", [1 << 25, 1])
 def test_each_expert_is_rounded_for_its_own_inputs(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_experts, "_MOST", most)  # all experts at a time, and one
-    name, rows = next(iter(stacked(SPEC, B)))
+    stack = next(iter(stacked(SPEC, B)))
+    name, rows = stack.name, stack.rows
     run, weights = before(B), HELD[name]
-    codes, scales = rounded_experts(run, B, name, weights, rows, GRIDS["int3"], 32, 0.01, 1)
+    codes, scales = rounded_experts(run, B, stack, weights, GRIDS["int3"], 32, 0.01, 1)
     assert (len(codes), codes.shape) == (len(weights), weights.shape)
     known = run.expert_moments(B, name, range(len(weights) // rows))
     total, seen = sum(one.diagonal[0] for one in known.values()), sum(one.rows for one in known.values())
@@ -91,10 +92,10 @@ def test_rounded_experts_change_less_than_nearest_ones() -> None:
     names, clever = list(stacked(SPEC, B)), dict[str, Array]()
     from edgedec.export.quantize import from_codes
 
-    for name, rows in names:
-        found = rounded_experts(before(B), B, name, HELD[name], rows, GRIDS["int3"], 32, 0.01, 2)
-        clever[name] = from_codes(*found, "int3", 32)
-    plain = {name: nearest(HELD[name], "int3", 32) for name, _ in names}
+    for stack in names:
+        found = rounded_experts(before(B), B, stack, HELD[stack.name], GRIDS["int3"], 32, 0.01, 2)
+        clever[stack.name] = from_codes(*found, "int3", 32)
+    plain = {stack.name: nearest(HELD[stack.name], "int3", 32) for stack in names}
     assert 0 < error(clever) < 0.8 * error(plain)
 
 
@@ -106,7 +107,7 @@ def test_the_pass_takes_them_and_goes_on_after_an_interruption(tmp_path: Path, m
         return make_pass(chosen("gptq:sweeps=0")[0], context)(PassModel(SPEC, source), TEXTS)
 
     model = run()
-    assert {name for b in range(SPEC.n_blocks) for name, _ in stacked(SPEC, b)} <= set(model.rounded)
+    assert {stack.name for b in range(SPEC.n_blocks) for stack in stacked(SPEC, b)} <= set(model.rounded)
     assert len(list(stacked(SPEC, B))) == 2
     name = f"blocks.{B}.down"
     assert (model.read(name, 0, 8) != nearest(HELD[name][:8], "int4", 32)).any()

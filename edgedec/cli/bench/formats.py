@@ -129,13 +129,17 @@ def _peer_head(head: str | None) -> str:
 
 
 def _peer_bits(floats: Bundle, name: str, head: str | None) -> float | None:
-    """What a type of llama.cpp stores, in bits a weight; None for a format of bundles."""
-    weights = name.partition("=")[0]
-    if not is_peer(weights):
-        return None
-    found: float = export_module("passes.ggml", "bench formats").stored_bits(
-        floats.spec, weights, _peer_head(head).removeprefix(",ends=")
-    )
+    """What a type of llama.cpp, or a pass that makes floats to measure, stores in bits a weight; None for a format of
+    bundles."""
+    weights, _, passes = name.partition("=")
+    found: float | None = None
+    if is_peer(weights):
+        found = export_module("passes.ggml", "bench formats").stored_bits(
+            floats.spec, weights, _peer_head(head).removeprefix(",ends=")
+        )
+    elif passes.partition(":")[0] == "ptq161":
+        ends = {"int8": 8.5, "int4": 4.5}.get(head or "", 32.0)
+        found = export_module("passes.ptq161", "bench formats").stored_bits(floats.spec, ends)
     return found
 
 

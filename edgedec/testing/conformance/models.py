@@ -158,6 +158,16 @@ MODELS: dict[str, ModelSpec] = {
             replace(_MOE, expert_scale=True, router="sigmoid", joined="layer"),
         ),
     ),
+    "experts in levels": _spec(
+        "experts in levels",
+        (_HEADS, replace(_MOE, levels=(1, 0, 1, 2, 0, 1), drop_below=0.7, protect_from=52.0)),
+        (
+            _HEADS,
+            replace(_MOE, router="softmax_topk", normalize=False, top_k=3, levels=(0, 1, 0, 0, 0, 1), shared_size=16),
+        ),
+        (_HEADS, replace(_GPT_OSS, levels=(1, 0, 0, 1, 0, 0), drop_below=0.5)),
+        (_HEADS, replace(_PLAIN, drop_below=0.8, router_norm=True, expert_scale=True, protect_from=50.0)),
+    ),
     "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
     "selective": _spec(
