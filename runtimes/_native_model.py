@@ -216,7 +216,7 @@ class NativeModel(NativeTensors):
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),
             router_weight=self._tensor(prefix + "router"),
             **self._matrices(prefix, "down shared_down shared_gate"),
-            **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale"),
+            **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale score_norm"),
         )
 
     def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:

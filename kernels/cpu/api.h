@@ -55,6 +55,7 @@ struct ed_mlp {
 // gate, the shared expert's too. router 0: softmax over all, then the top_k largest; 1: softmax over the top_k largest
 // logits; 2: sigmoid; 3: the top_k largest logits, each weighed by softmax among those that are not chosen before it and
 // not further below it than `jitter` allows (edgedec/spec/moe.py). The choice adds router_bias (or null), the weight does not.
+// 4: all experts, weighed by relu(logits) normed by the root mean square, times score_norm; those of weight 0 are not used.
 // groups: of experts, 0 or 1: none; the choice is among those of the top_groups whose two best have the largest sum.
 struct ed_moe {
   int32_t experts, top_k, inner, activation, router, normalize, shared_inner, groups;
@@ -65,6 +66,7 @@ struct ed_moe {
   const float* router_bias;
   const float *router_logit_bias, *gate_up_bias, *down_bias;  // or null; of the experts as their rows
   const float *router_norm, *expert_scale;  // or null; [hidden]: the router reads the state so normed; [experts]: factors of weights
+  const float* score_norm;                  // [experts], of router 4
 };
 
 struct ed_ssm {

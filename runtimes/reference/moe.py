@@ -14,13 +14,16 @@ def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
     routed = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else None
     x = w.norm(x, block.norm)
-    bias = w.get("router_bias") if block.router_bias else None
     logits = (x if routed is None else routed) @ w.get("router").T
-    experts, weights = route(block, logits + w.get("router_logit_bias") if block.logit_bias else logits, bias)
+    logits = logits + w.get("router_logit_bias") if block.logit_bias else logits
+    if block.router == "relu":
+        experts, weights = rectified(block, logits, w.get("score_norm"), w.spec.norm_eps)
+    else:
+        experts, weights = route(block, logits, w.get("router_bias") if block.router_bias else None)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
     y = np.zeros_like(x)
-    for expert in np.unique(experts):
+    for expert in np.unique(experts[experts >= 0]):
         rows, place = np.nonzero(experts == expert)
         y[rows] += weights[rows, place, None] * _expert(block, w, x[rows], int(expert))
     return y + _shared(block, w, x) if block.shared_size else y
@@ -44,6 +47,15 @@ def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray
     if block.normalize:
         chosen = chosen / chosen.sum(axis=1, keepdims=True)
     return experts, chosen * np.float32(block.scale)
+
+
+def rectified(block: Moe, logits: Array, norm: Array, eps: float) -> tuple[NDArray[np.int64], Array]:
+    """As `route`: the experts in order, -1 for those that a row does not pass, and their weights.
+
+    logits 3 -1 4, norm 1 1 1 -> experts 0 -1 2, weights 3 0 4 / sqrt((9 + 16) / 3) = 1.04 0 1.39
+    """
+    weights = rms_norm(np.maximum(logits, np.float32(0)), norm, eps) * np.float32(block.scale)
+    return np.where(weights != 0, np.arange(block.n_experts), -1), weights
 
 
 def sparse_mixed(block: Moe, logits: Array) -> tuple[NDArray[np.int64], Array]:

@@ -208,7 +208,7 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array) -> Array
 
     biased = routed @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
     for row, logits in enumerate(biased):
-        chosen, weights = chosen_experts(block, get, logits)
+        chosen, weights = rectified(spec, get, logits) if block.router == "relu" else chosen_experts(block, get, logits)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
             weight = weight * get("expert_scale")[expert] if block.expert_scale else weight
             ups, downs = (slice(expert * n, (expert + 1) * n) for n in (block.up_rows, hidden))
@@ -245,6 +245,13 @@ def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:
     allowed = [e for e in range(block.n_experts) if e // size in best]
     chosen = np.array(sorted(allowed, key=lambda e: -ranked[e])[: block.top_k])
     return chosen, scores[chosen]
+
+
+def rectified(spec: ModelSpec, get: Get, logits: Array) -> tuple[Array, Array]:
+    """BlockFFN's experts of a row: those with logits above zero, and their shares of the norm of all."""
+    chosen = np.flatnonzero(logits > 0)
+    size = np.sqrt((logits[chosen] ** 2).sum() / len(logits) + spec.norm_eps)
+    return chosen, logits[chosen] / size * get("score_norm")[chosen]
 
 
 def near_share(block: Moe, logits: Array, chosen: Array) -> float:

@@ -260,6 +260,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         same |= key == "norm" and block.norm == "none"
+        same |= isinstance(block, Moe) and block.router == "relu" and key == "top_k"  # it passes any number
         same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
         own = kind is Attention and (key, value) == ("qk_norm", "none")
