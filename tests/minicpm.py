@@ -66,10 +66,19 @@ class RmsNorm(nn.Module):
         return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def turned(x: Tensor, theta: float) -> Tensor:
-    """x [heads, n, dim] at positions 0, 1, ..."""
-    n, dim = x.shape[-2:]
-    angles = torch.arange(n)[:, None] * theta ** (-torch.arange(0, dim, 2) / dim)
+class Rope(nn.Module):
+    """Frequencies of `dim` channels; x [heads, n, dim] is turned by positions 0, 1, ..."""
+
+    def __init__(self, dim: int, theta: float) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", 1.0 / theta ** (torch.arange(0, dim, 2).float() / dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return turned(x, self.inv_freq)
+
+
+def turned(x: Tensor, inv_freq: Tensor) -> Tensor:
+    angles = torch.arange(x.shape[-2])[:, None] * inv_freq
     cos, sin = torch.cat([angles.cos()] * 2, -1), torch.cat([angles.sin()] * 2, -1)
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat([-b, a], -1) * sin
@@ -78,9 +87,10 @@ def turned(x: Tensor, theta: float) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
-        width, self.theta = config.hidden_size, config.rope_theta
+        width = config.hidden_size
         self.heads, self.kv = config.num_attention_heads, config.num_key_value_heads
         self.dim = width // self.heads
+        self.rotary_emb = Rope(self.dim, config.rope_theta)
         self.q_proj = nn.Linear(width, self.heads * self.dim, bias=False)
         self.k_proj = nn.Linear(width, self.kv * self.dim, bias=False)
         self.v_proj = nn.Linear(width, self.kv * self.dim, bias=False)
@@ -88,7 +98,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (p(x).view(len(x), -1, self.dim).transpose(0, 1) for p in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = turned(q, self.theta), turned(k, self.theta)
+        q, k = self.rotary_emb(q), self.rotary_emb(k)
         k, v = (y.repeat_interleave(self.heads // self.kv, 0) for y in (k, v))
         return self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1))
 
@@ -98,9 +108,10 @@ class Latent(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        width, self.heads, self.theta = config.hidden_size, config.num_attention_heads, config.rope_theta
+        width, self.heads = config.hidden_size, config.num_attention_heads
         self.rank, self.nope, self.turned = config.kv_lora_rank, config.qk_nope_head_dim, config.qk_rope_head_dim
         self.value = width // self.heads
+        self.rotary_emb = Rope(self.turned, config.rope_theta)
         self.q_a_proj = nn.Linear(width, config.q_lora_rank, bias=False)
         self.q_a_layernorm = RmsNorm(config.q_lora_rank, 1e-6)
         self.q_b_proj = nn.Linear(config.q_lora_rank, self.heads * (self.nope + self.turned), bias=False)
@@ -114,8 +125,8 @@ class Latent(nn.Module):
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(n, self.heads, -1).transpose(0, 1)
         state, key = self.kv_a_proj_with_mqa(x).split([self.rank, self.turned], -1)
         kv = self.kv_b_proj(self.kv_a_layernorm(state)).view(n, self.heads, -1).transpose(0, 1)
-        key = turned(key[None], self.theta).expand(self.heads, -1, -1)
-        q = torch.cat([q[..., : self.nope], turned(q[..., self.nope :], self.theta)], -1)
+        key = self.rotary_emb(key[None]).expand(self.heads, -1, -1)
+        q = torch.cat([q[..., : self.nope], self.rotary_emb(q[..., self.nope :])], -1)
         k, v = torch.cat([kv[..., : self.nope], key], -1), kv[..., self.nope :]
         scores = q @ k.transpose(1, 2) * (self.nope + self.turned) ** -0.5
         scores = scores + torch.full((n, n), float("-inf")).triu(1)
