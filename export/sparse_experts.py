@@ -13,8 +13,8 @@ The first has a fixed factor; that of the second follows the loss (`Factor`).
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 # The factor of the first loss, and the slope at which its sigmoids tell chosen from not chosen.
 LOCALITY, STEEP = 2e-3, 100.0
@@ -23,10 +23,9 @@ _SMALL = 1e-5
 
 
 def locality(scores: Tensor, within: Tensor) -> Tensor:
-    """scores [texts, tokens, experts], within [texts, tokens]: whether a token goes on with the text of the one before.
-    """
+    """scores [texts, tokens, experts]; within [texts, tokens]: 1 for a token of the text of the one before, else 0."""
     before, after = scores[:, :-1] * STEEP, scores[:, 1:] * STEEP
-    found = F.binary_cross_entropy_with_logits(before, torch.sigmoid(after), reduction="none").mean(-1)
+    found = functional.binary_cross_entropy_with_logits(before, torch.sigmoid(after), reduction="none").mean(-1)
     kept = within[:, 1:]
     return (found * kept).sum() / kept.sum().clamp(min=1)
 

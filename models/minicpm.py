@@ -19,6 +19,7 @@ from edgedec.spec import Attention, Block, LatentAttention, Mlp, ModelSpec, Moe
 
 FACTS = ArchitectureFacts(IGNORED)
 ATTENTIONS, FFNS = ("vanilla", "mla"), ("vanilla", "block", "block_linear")
+STORED = ("torch", "kernel", "fastmoe")
 # Of experts: what routes, and what configs say of other kinds of layers.
 _ROUTER = {"router_act": ("relu", "relu"), "norm_after_router": ("rms", "sum")}
 _OTHERS = ("moe_routing_strategy", "moe_top_k", "moe_top_p", "num_shared_experts", "ffn_gated", "norm_scale")
@@ -70,13 +71,14 @@ def _attention(r: ConfigReader, table: ConfigReader) -> Attention:
 
 
 def _ffn(r: ConfigReader) -> Block:
-    for key in (*_OTHERS, "block_implementation"):
+    for key in _OTHERS:
         r.value(key, None)
     if _choice(r, "ffn_type", FFNS) == "vanilla":
-        for key in (*_ROUTER, "expert_size", "num_experts"):
+        for key in (*_ROUTER, "expert_size", "num_experts", "block_implementation"):
             r.value(key, None)
         return Mlp(r.whole("intermediate_size"), activation=activation(r))
     r.value("intermediate_size", None)
+    _choice(r, "block_implementation", STORED)  # `weights` needs it
     require_supported(r, _ROUTER)
     n = r.whole("num_experts", 40)
     size = r.whole("expert_size", 128)

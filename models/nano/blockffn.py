@@ -4,8 +4,8 @@ which the objectives of `edgedec.export.sparse_experts` make few, and the same f
 python models/nano/blockffn.py --text TEXTS --work build/blockffn --minutes 20
 python models/nano/blockffn.py --text TEXTS --work build/blockffn-plain --minutes 20 --plain
 
-writes `hf`, a checkpoint of the authors' format for `edgedec export`, and `held.txt`, stories that were not learned, for
-`edgedec eval ppl` and `edgedec eval experts`. `--plain` leaves the objectives out.
+writes `hf`, a checkpoint in the authors' format for `edgedec export`, and `held.txt`, stories that were not learned,
+for `edgedec eval ppl` and `edgedec eval experts`. `--plain` leaves the objectives out.
 """
 
 import argparse
@@ -98,7 +98,8 @@ def train(feed, minutes, plain, steady, say):
     while (progress := (time.time() - began) / (60 * minutes)) < 1:
         loss, raws = run(w, batch)
         within = (batch[:, :-1] != 0).float()
-        near, far = (torch.stack([f(r) for r in raws]).mean() for f in (lambda r: locality(r, within), chunks))
+        near = torch.stack([locality(raw, within) for raw in raws]).mean()
+        far = torch.stack([chunks(raw) for raw in raws]).mean()
         weight = factor.step(far.item())
         whole = loss if plain else loss + LOCALITY * near + weight * far
         grads = dict(zip(w, torch.autograd.grad(whole, list(w.values()), allow_unused=plain)))

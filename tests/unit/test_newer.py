@@ -18,7 +18,16 @@ from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, PLAIN_EXPERTS, RELU_ROUTER, SINK_LOGIT, SPARSEMIXER, newer
+from edgedec.spec.newer import (
+    CHOICE_BIAS,
+    CLAMPED,
+    EXPERT_BIAS,
+    PLAIN_EXPERTS,
+    RELU_ROUTER,
+    SINK_LOGIT,
+    SPARSEMIXER,
+    newer,
+)
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
