@@ -38,7 +38,7 @@ a type, see [extending](extending.md#add-an-architecture).
 COUNT = re.compile(r"^\| models \| [^|]*\|", re.M)
 LINKED = re.compile(r"\[\d+ types of decoders\]\(docs/models.md\): ")
 # Types whose small models have another name in the zoo, are the text models of others, or have all of a type's blocks.
-ZOO = {"qwen3_5_moe": "qwen3_5_moe_text", "mimo": "qwen2", "nemotron_h": "nemotron_h_experts"}
+ZOO = {"qwen3_5_moe": "qwen3_5_moe_text", "mimo": "qwen2", "nemotron_h": "nemotron_h_experts", "minicpm": "blockffn"}
 
 
 def table() -> str:
