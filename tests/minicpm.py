@@ -67,14 +67,19 @@ class RmsNorm(nn.Module):
 
 
 class Rope(nn.Module):
-    """Frequencies of `dim` channels; x [heads, n, dim] is turned by positions 0, 1, ..."""
+    """x [heads, n, dim] is turned by positions 0, 1, ... The buffer is for those who compare frequencies; a loaded model
+    has none in its checkpoint."""
 
     def __init__(self, dim: int, theta: float) -> None:
         super().__init__()
-        self.register_buffer("inv_freq", 1.0 / theta ** (torch.arange(0, dim, 2).float() / dim))
+        self.dim, self.theta = dim, theta
+        self.register_buffer("inv_freq", self.frequencies(), persistent=False)
+
+    def frequencies(self) -> Tensor:
+        return 1.0 / self.theta ** (torch.arange(0, self.dim, 2).float() / self.dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return turned(x, self.inv_freq)
+        return turned(x, self.frequencies())
 
 
 def turned(x: Tensor, inv_freq: Tensor) -> Tensor:
@@ -96,11 +101,11 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, self.kv * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         q, k, v = (p(x).view(len(x), -1, self.dim).transpose(0, 1) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = self.rotary_emb(q), self.rotary_emb(k)
         k, v = (y.repeat_interleave(self.heads // self.kv, 0) for y in (k, v))
-        return self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1))
+        return self.o_proj(F.scaled_dot_product_attention(q, k, v, mask).transpose(0, 1).flatten(1))
 
 
 class Latent(nn.Module):
@@ -120,7 +125,7 @@ class Latent(nn.Module):
         self.kv_b_proj = nn.Linear(self.rank, self.heads * (self.nope + self.value), bias=False)
         self.o_proj = nn.Linear(self.heads * self.value, width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         n = len(x)
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(n, self.heads, -1).transpose(0, 1)
         state, key = self.kv_a_proj_with_mqa(x).split([self.rank, self.turned], -1)
@@ -128,8 +133,7 @@ class Latent(nn.Module):
         key = self.rotary_emb(key[None]).expand(self.heads, -1, -1)
         q = torch.cat([q[..., : self.nope], self.rotary_emb(q[..., self.nope :])], -1)
         k, v = torch.cat([kv[..., : self.nope], key], -1), kv[..., self.nope :]
-        scores = q @ k.transpose(1, 2) * (self.nope + self.turned) ** -0.5
-        scores = scores + torch.full((n, n), float("-inf")).triu(1)
+        scores = q @ k.transpose(1, 2) * (self.nope + self.turned) ** -0.5 + mask
         return self.o_proj((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
 
 
@@ -177,8 +181,8 @@ class Layer(nn.Module):
         self.mlp = Mlp(config) if config.ffn_type == "vanilla" else BlockFfn(config)
         self.depth = config.scale_depth / config.num_hidden_layers**0.5
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.depth * self.self_attn(self.input_layernorm(x))
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.depth * self.self_attn(self.input_layernorm(x), mask)
         return x + self.depth * self.mlp(self.post_attention_layernorm(x))
 
 
@@ -202,12 +206,15 @@ class MiniCPMForCausalLM(PreTrainedModel):  # type: ignore[misc]
     def get_output_embeddings(self) -> Any:
         return self.lm_head
 
-    def forward(self, input_ids: Tensor, **_: Any) -> Any:
-        found = []
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
+        """attention_mask: None, or what is added to scores [1, 1, n, n]."""
+        n, found = input_ids.shape[1], []
+        causal = torch.full((n, n), float("-inf")).triu(1)
+        mask = attention_mask[0, 0] if attention_mask is not None and attention_mask.ndim == 4 else causal
         for ids in input_ids:
             x = self.model.embed_tokens(ids) * self.config.scale_emb
             for layer in self.model.layers:
-                x = layer(x)
+                x = layer(x, mask)
             found.append(self.lm_head(self.model.norm(x) / (self.config.hidden_size / self.config.dim_model_base)))
         return CausalLMOutput(logits=torch.stack(found))
 
