@@ -67,8 +67,7 @@ class RmsNorm(nn.Module):
 
 
 class Rope(nn.Module):
-    """x [heads, n, dim] is turned by positions 0, 1, ... The buffer is for those who compare frequencies; a loaded model
-    has none in its checkpoint."""
+    """x [heads, n, dim] is turned by positions 0, 1, ... Nothing reads the buffer but those who compare frequencies."""
 
     def __init__(self, dim: int, theta: float) -> None:
         super().__init__()
