@@ -20,7 +20,7 @@ from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFo
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
-from edgedec.export.moved import moved, part_shape
+from edgedec.export.moved import moved, part_shape, stored_shape
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.renamed import renamed, replaced, together
@@ -235,8 +235,7 @@ class Checkpoint:
         """Rows of a part whose rows are stored in another order. The last whole part is kept: it is read in pieces."""
         if part not in self._whole:
             self._whole.clear()
-            whole = self._part_shape(part)
-            stored = (whole[1], whole[0]) if part.transposed else whole
+            stored = stored_shape(part, self._part_shape(part))
             self._whole[part] = moved(part, self._stored_values(part, 0, stored))
         return self._whole[part][row : row + shape[0]]
 

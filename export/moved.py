@@ -33,6 +33,10 @@ def _in_order(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 2:
             raise BadTensor(f"{part.name}: {list(shape)} is no matrix")
         shape = (shape[1], shape[0])
+    if part.beside > 1:
+        if len(shape) != 2 or shape[1] % part.beside:
+            raise BadTensor(f"{part.name}: {list(shape)} is not {part.beside} matrices side by side")
+        shape = (shape[0] * part.beside, shape[1] // part.beside)
     if part.halves is not None:
         size, first, count = part.halves
         if shape[0] % size or first + count > size or count % 2:
@@ -43,13 +47,23 @@ def _in_order(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
+def stored_shape(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the stored rows of a part that has `shape` once they are in order."""
+    if part.beside > 1:
+        shape = (shape[0] // part.beside, shape[1] * part.beside)
+    return (shape[1], shape[0]) if part.transposed else shape
+
+
 def moved(part: Part, stored: Array) -> Array:
     """The stored rows in order.
 
+    beside 2: rows 0 1 | 2 3, 4 5 | 6 7 -> 0 1, 4 5, 2 3, 6 7
     halves (4, 1, 2): rows 0 1 2 3 4 5 6 7 -> 0 1 2 3 4 5 6 7; halves (4, 0, 4): -> 0 2 1 3 4 6 5 7
     in_turn (2, 1): columns 0 1 2 3 -> 0 2 1 3
     """
     rows = np.ascontiguousarray(stored.T) if part.transposed else stored
+    if part.beside > 1:
+        rows = np.concatenate(np.split(rows, part.beside, axis=1))
     if part.in_turn is not None:
         groups, width = part.in_turn
         rows = rows.reshape(len(rows), -1, groups, width).swapaxes(1, 2).reshape(rows.shape)

@@ -27,7 +27,7 @@ class Part:
     what is read, those from `first` to `first + count` are stored in pairs, a0 b0 a1 b1 .., and meant as halves, a0 a1
     .. b0 b1 ..: heads whose neighbouring channels turn together, or a gate and an up side by side. `in_turn` (groups,
     width): of each row the columns lie in pieces of `width`, the first of each group, then the second of each, and are
-    meant group by group.
+    meant group by group. `beside`: so many matrices lie side by side in it, and are meant one below another.
 
     `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none.
     """
@@ -42,12 +42,13 @@ class Part:
     transposed: bool = False
     halves: tuple[int, int, int] | None = None
     in_turn: tuple[int, int] | None = None
+    beside: int = 1
     ones: bool = False
 
     @property
     def moved(self) -> bool:
         """Whether rows or columns are read in another order than they are stored in."""
-        return self.transposed or self.halves is not None or self.in_turn is not None
+        return self.transposed or self.halves is not None or self.in_turn is not None or self.beside > 1
 
     @property
     def plain(self) -> bool:
@@ -110,6 +111,8 @@ class Architecture(Protocol):
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """The architecture file for `config["model_type"]`."""
     name = config.get("model_type")
+    if name is None and config.get("architectures") == ["MiniCPMForCausalLM"]:
+        name = "minicpm"  # configs of BlockFFN name the class alone
     if name == "llada" and config.get("num_experts"):
         name = "llada_moe"  # as its authors publish it
     if not isinstance(name, str):

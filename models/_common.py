@@ -189,8 +189,8 @@ def require_usual(r: ConfigReader, facts: Mapping[str, Any]) -> None:
 def require_supported(r: ConfigReader, facts: Mapping[str, tuple[Any, Any]]) -> None:
     """Refuse another value of a fact than the supported one; facts: that, and what a silent config means."""
     for key, (wanted, usual) in facts.items():
-        if r.value(key, usual) != wanted:
-            raise r.fail(key, f"is {r.values[key]!r:.40}; supported is {wanted!r} only")
+        if (found := r.value(key, usual)) != wanted:
+            raise r.fail(key, f"is {found!r:.40}; supported is {wanted!r} only")
 
 
 def either(r: ConfigReader, usual: str, other: str) -> str:

@@ -18,13 +18,13 @@ from edgedec.spec import Mlp, ModelSpec
 FACTS = ArchitectureFacts(IGNORED)
 
 
-def multipliers(r: ConfigReader) -> dict[str, float]:
+def multipliers(r: ConfigReader, depth: float = 1.4, base: int = 256) -> dict[str, float]:
     """Factors of tensors: what a block adds times scale_depth over the root of the layers, states over
-    hidden_size / dim_model_base."""
+    hidden_size / dim_model_base. depth, base: where the config says nothing."""
     layers, hidden = r.whole("num_hidden_layers"), r.whole("hidden_size")
-    depth = r.maybe_number("scale_depth", 1.4) or layers**0.5
+    depth = r.maybe_number("scale_depth", depth) or layers**0.5
     added = dict.fromkeys(("o", "o_bias", "down", "down_bias"), depth / layers**0.5)
-    return added | {"final_norm": (r.maybe_whole("dim_model_base", 256) or hidden) / hidden}
+    return added | {"final_norm": (r.maybe_whole("dim_model_base", base) or hidden) / hidden}
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:

@@ -221,7 +221,7 @@ class NativeModel(NativeTensors):
             more_up=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name(block.up, level)) for level in more]),
             more_down=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name("down", level)) for level in more]),
             **self._matrices(prefix, "down shared_down shared_gate"),
-            **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale"),
+            **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale score_norm"),
         )
 
     def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:

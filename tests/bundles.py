@@ -235,6 +235,10 @@ KINDS = {
         (_ATTENTION, Moe(6, 2, 16, router="sparsemixer", normalize=False, jitter=0.2)),
         (_ATTENTION, Moe(5, 3, 24, router="sparsemixer", jitter=0.01, scale=0.7)),
     ),
+    "experts by ReLU": _kind(
+        (_ATTENTION, Moe(7, 7, 16, "relu", normalize=False, gated=False)),
+        (_ATTENTION, Moe(20, 20, 24, "relu", normalize=False, shared_size=20, scale=0.7, logit_bias=True)),
+    ),
     "selective state spaces": _kind(
         (S6(inner_size=56, state_size=10, dt_rank=5, conv_size=3, proj_bias=True, post_norm="rms"), _MOE),
         (_ATTENTION, Mlp(32)),

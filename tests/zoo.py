@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
+import minicpm  # noqa: E402
 import rwkv7  # noqa: E402
 from checkpoints import LLAMA3  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
@@ -89,6 +90,11 @@ GEMMA4_LARGE = GEMMA4 | {
 # The other sizes are those of its config in `rwkv7.py`, where all ranks differ.
 RWKV = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers", "bos_token_id", "eos_token_id")}
 HEADS = {"num_key_value_heads": 4}
+MINICPM = {"scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 24}
+BLOCKFFN_LINEAR = {
+    key: minicpm.BLOCKS[key]
+    for key in ("expert_size", "num_experts", "router_act", "norm_after_router", "norm_scale", "block_implementation")
+} | {"ffn_type": "block_linear", "hidden_size": 64, "intermediate_size": None}
 NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
 # Of families whose configs know no other heads and sizes.
 OLDER = {key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "intermediate_size")}
@@ -256,7 +262,7 @@ def _without(name: str) -> dict[str, Any]:
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
-    library = rwkv7 if config_name == "Rwkv7" else transformers
+    library = {"Rwkv7": rwkv7, "MiniCPM": minicpm}.get(config_name, transformers)
     model = getattr(library, class_name)(getattr(library, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -377,6 +383,9 @@ ZOO: dict[str, Callable[[], Any]] = {
         3,
     ),
     "rwkv7": lambda: _random("Rwkv7", "Rwkv7ForCausalLM", RWKV | {"value_dim": [60] * 3}, 1),
+    "minicpm": _causal("MiniCPM", **MINICPM),
+    "blockffn": _causal("MiniCPM", 1, **MINICPM | minicpm.BLOCKS | {"hidden_size": 64, "tie_word_embeddings": False}),
+    "blockffn_linear": _causal("MiniCPM", 2, **MINICPM | BLOCKFFN_LINEAR),
     "rwkv7_unnormed": lambda: _random(
         "Rwkv7",
         "Rwkv7ForCausalLM",

@@ -60,7 +60,17 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *("ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts"),
+    *(
+        "blockffn",
+        "ernie4_5_moe",
+        "falcon_h1",
+        "gemma4",
+        "gemma4_experts",
+        "gpt_oss",
+        "lfm2",
+        "nemotron_h",
+        "nemotron_h_experts",
+    ),
     *("olmo_hybrid", "phimoe", "qwen3_next", "rwkv7", "youtu"),
 }
 

@@ -29,8 +29,8 @@ HEAD = """# Models
 
 The types that `edgedec export` reads, by the `model_type` of a checkpoint's `config.json`; [encoders](embeddings.md#models) and [diffusion models](diffusion.md#models) have
 pages of their own. Small random models of each decoder, with unequal sizes and no fact at its neutral value, are compared with transformers: logits to 1e-4, 64 greedy tokens
-(`tests/parity`, and `tests/zoo_golden.py` without torch). RWKV-7, which transformers does not have, is
-compared with a port of its formulas (`tests/rwkv7.py`) and with its authors' package `rwkv` where that is installed. An engine that lacks what a model needs refuses it in one line. "CUDA" stands for OpenCL as well; "TVM" is
+(`tests/parity`, and `tests/zoo_golden.py` without torch). RWKV-7, MiniCPM and BlockFFN, which transformers does not have, are
+compared with ports of their formulas (`tests/rwkv7.py`, `tests/minicpm.py`), RWKV-7 also with its authors' package `rwkv` where that is installed. An engine that lacks what a model needs refuses it in one line. "CUDA" stands for OpenCL as well; "TVM" is
 compiled libraries. GGUF files have fewer architectures ([which](export.md#gguf-files)); any other decoder goes through [optimum's ONNX](export.md#onnx-decoders-of-optimum). To add
 a type, see [extending](extending.md#add-an-architecture).
 
@@ -38,7 +38,7 @@ a type, see [extending](extending.md#add-an-architecture).
 COUNT = re.compile(r"^\| models \| [^|]*\|", re.M)
 LINKED = re.compile(r"\[\d+ types of decoders\]\(docs/models.md\): ")
 # Types whose small models have another name in the zoo, are the text models of others, or have all of a type's blocks.
-ZOO = {"qwen3_5_moe": "qwen3_5_moe_text", "mimo": "qwen2", "nemotron_h": "nemotron_h_experts"}
+ZOO = {"qwen3_5_moe": "qwen3_5_moe_text", "mimo": "qwen2", "nemotron_h": "nemotron_h_experts", "minicpm": "blockffn"}
 
 
 def table() -> str:

@@ -29,12 +29,14 @@ def moe_blocks(bundle: Bundle) -> dict[int, Moe]:
 
 def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int64]:
     """hidden [n, hidden_size] -> [n, top_k]: the experts that the router of a block chooses for states that enter it,
-    by the order of their logits."""
+    by the order of their logits; by ReLU in order, -1 for those that are not chosen."""
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
     logits = _normed(bundle, block, facts, hidden) @ bundle.rows(f"blocks.{block}.router").T
     if facts.logit_bias:
         logits = logits + bundle.rows(f"blocks.{block}.router_logit_bias")
+    if facts.router == "relu":
+        return np.where((logits > 0) & (bundle.rows(f"blocks.{block}.score_norm") != 0), np.arange(facts.n_experts), -1)
     if facts.router == "sigmoid":
         logits = 1 / (1 + np.exp(-logits))
     elif facts.router_bias:
@@ -42,17 +44,27 @@ def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int
         logits /= logits.sum(axis=1, keepdims=True)
     if facts.router_bias:
         logits = logits + bundle.rows(f"blocks.{block}.router_bias")
+    if facts.groups > 1:
+        logits = _in_best_groups(logits, facts)
     return np.argsort(-logits, axis=1, kind="stable")[:, : facts.top_k]
+
+
+def _in_best_groups(scores: NDArray[np.float32], facts: Moe) -> NDArray[np.float32]:
+    """scores [n, n_experts], those outside the groups whose two best have the largest sum below all others."""
+    grouped = scores.reshape(len(scores), facts.groups, -1)
+    sums = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
+    place = np.argsort(np.argsort(-sums, axis=1, kind="stable"), axis=1)
+    return np.where((place < facts.top_groups)[:, :, None], grouped, -np.inf).reshape(scores.shape)
 
 
 def rows_choosing(experts: NDArray[np.int64], wanted: int, n: int) -> NDArray[np.int64]:
     """[n]: states, some of them again, whose experts are `wanted` in all, or the nearest number below that is found.
 
-    experts [states, top_k]: what each state chooses.
+    experts [states, top_k]: what each state chooses; -1: nothing.
     """
-    union, picked = set(experts[0].tolist()), [0]
+    union, picked = set(experts[0].tolist()) - {-1}, [0]
     for i, row in enumerate(experts.tolist()):
-        grown = union | set(row)
+        grown = (union | set(row)) - {-1}
         if len(picked) < n and len(union) < len(grown) <= wanted:
             union, picked = grown, [*picked, i]
     return np.resize(np.array(picked, np.int64), n)
@@ -73,7 +85,7 @@ def expert_costs(
     plans: dict[int, list[tuple[int, Hidden]]] = {}
     for count in sorted(set(wanted)):
         picked = {b: rows_choosing(experts, count, rows) for b, experts in choices.items()}
-        found = [len(np.unique(choices[b][index])) for b, index in picked.items()]
+        found = [len(set(choices[b][index].ravel().tolist()) - {-1}) for b, index in picked.items()]
         plans[round(sum(found) / len(found))] = [(b, states[index]) for b, index in picked.items()]
     seconds: dict[int, list[float]] = {count: [] for count in plans}
     for repetition in range(repetitions + 1):
@@ -95,6 +107,9 @@ def _seconds(runtime: Runtime, block: int, hidden: Hidden) -> float:
 
 def _normed(bundle: Bundle, block: int, facts: Moe, hidden: Hidden) -> Hidden:
     """The state as the router reads it."""
+    if facts.router_norm:
+        hidden = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + bundle.spec.norm_eps)
+        return hidden * bundle.rows(f"blocks.{block}.router_norm")
     if facts.norm == "none":
         return hidden
     if facts.norm == "layer":

@@ -42,12 +42,13 @@ class Work:
 
 def _shares(spec: ModelSpec) -> dict[str, float]:
     """The share of a tensor that any call reads, where that is not all of it: of the embedding next to nothing, unless
-    it is the head as well; of stacked experts those of one row."""
+    it is the head as well; of stacked experts those of one row, and none that a ReLU chooses, as it may choose none."""
     found = {"lookup": 0.0} if spec.tied else {"embed": 0.0, "lookup": 0.0}
     for b, block in enumerate(spec.blocks):
         if isinstance(block, Moe):
             names = (level_name(name, level) for name in (block.up, "down") for level in range(block.n_levels))
-            found |= dict.fromkeys((f"blocks.{b}.{name}" for name in names), block.top_k / block.n_experts)
+            share = 0.0 if block.router == "relu" else block.top_k / block.n_experts
+            found |= dict.fromkeys((f"blocks.{b}.{name}" for name in names), share)
     return found
 
 

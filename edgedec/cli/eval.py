@@ -1,4 +1,4 @@
-"""`edgedec eval`: how well a bundle predicts a text, and how far it is from another."""
+"""`edgedec eval`: how well a bundle predicts a text, how far it is from another, and which experts it uses."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def evaluate() -> None:
       edgedec eval ppl wiki.txt -m ./smol
       edgedec eval ppl wiki.txt -m ./smol --limit 4096 --json
       edgedec eval kl wiki.txt -m ./smol-int3 --to ./smol-f32
+      edgedec eval experts wiki.txt -m ./mixtral
     """
 
 
@@ -116,6 +117,47 @@ def kl(
         return
     print(f"KL {found.kl:.4f} nats a token, 99th percentile {found.kl_99:.3f}, {found.top1:.1%} the same top token")
     print(f"perplexity {found.perplexity:.4f} beside {found.reference:.4f} ({found.tokens} tokens, window {window})")
+
+
+@app.command()
+def experts(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    model: o.ModelName = "nano",
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 8,
+    window: Annotated[
+        int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 512 by default.")
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
+    ] = 0,
+    threads: o.Threads = 0,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    json: o.Json = False,
+) -> None:
+    """The share of its experts that a token uses, and that a chunk of tokens uses.
+
+    \b
+    Examples:
+      edgedec eval experts wiki.txt -m ./mixtral
+      edgedec eval experts wiki.txt -m ./blockffn --chunk 32 --limit 4096 --json
+    """
+    from edgedec.bench.expert_use import expert_use
+
+    text = o.read_text(file)
+    opened = o.open_model(model, engine, threads, kv)
+    ids = opened.tokenizer.encode(text)
+    ids = ids[:limit] if limit else ids
+    window = window or min(512, opened.spec.context_length)
+    with progress_bar(quiet=json) as show:
+        found = expert_use(opened.runtime, opened.bundle, ids, window, chunk, partial(show, "tokens"))
+    if json:
+        print_json({"file": str(file), "model": opened.bundle.manifest.name, "window": window, **found.to_json()})
+        return
+    for block, use in found.blocks.items():
+        print(f"block {block}: of {use.experts} experts a token uses {use.token:.1%}, {chunk} tokens {use.chunk:.1%}")
+    unused = f"unused by a token {1 - found.token:.1%}, by {chunk} tokens {1 - found.chunk_share:.1%}"
+    print(f"{unused} ({found.tokens} tokens, window {window})")
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -7,6 +7,9 @@ router's logits. `normalize`: weights of the chosen sum to 1.
 "sparsemixer" (Phi-3.5-MoE, arXiv:2409.12136) takes the k largest logits; one of value s is weighed by softmax among
 those that are not chosen before it and not further below it than 2 * `jitter` of the larger of s and their size.
 
+"relu" (BlockFFN, arXiv:2507.08771) weighs all experts by an RMS norm of relu(logits) with weights, `score_norm`. A row
+passes the experts whose weight is not zero, any number of them.
+
 router_norm: the router reads the state over its root mean square, times weights of its own; expert_scale: a factor of
 each expert's weight; joined: a norm of the sum of what this block and those beside it add (Gemma 4).
 
@@ -50,7 +53,7 @@ class Moe(UpMatrix):
     n_experts: int
     top_k: int
     inner_size: int
-    router: Literal["softmax", "softmax_topk", "sigmoid", "sparsemixer"] = "softmax"
+    router: Literal["softmax", "softmax_topk", "sigmoid", "sparsemixer", "relu"] = "softmax"
     normalize: bool = True
     scale: float = 1.0
     router_bias: bool = False
@@ -108,6 +111,8 @@ class Moe(UpMatrix):
         shapes |= norm_tensors(self.joined, "joined_norm", hidden)
         if self.router_norm:
             shapes["router_norm"] = (hidden,)
+        if self.router == "relu":
+            shapes["score_norm"] = (self.n_experts,)
         if self.expert_scale:
             shapes["expert_scale"] = (self.n_experts,)
         if self.state_scale:
@@ -123,7 +128,7 @@ class Moe(UpMatrix):
         return shapes
 
     def matrices(self, hidden: int) -> Shapes:
-        """The tensors that are quantized; of the experts' a row reads `top_k` parts."""
+        """The tensors that are quantized; of the experts' a row reads `top_k` parts, by "relu" at most."""
         shapes: Shapes = {}
         for level in range(self.n_levels):
             n = len(self.members(level))
@@ -142,7 +147,9 @@ class Moe(UpMatrix):
             raise BundleCorrupt(f"{where}.top_k: {self.top_k} of {self.n_experts} experts")
         if not 0 <= self.jitter < 1 or (self.jitter and self.router != "sparsemixer"):
             raise BundleCorrupt(f"{where}.jitter: {self.jitter} of a router by {self.router}")
-        if self.router_bias and self.router in ("softmax_topk", "sparsemixer"):
+        if self.router == "relu" and (self.top_k != self.n_experts or self.normalize):
+            raise BundleCorrupt(f"{where}.router: relu chooses among all experts (top_k) and does not normalize")
+        if self.router_bias and self.router in ("softmax_topk", "sparsemixer", "relu"):
             raise BundleCorrupt(f"{where}.router_bias: a router of logits has none, but logit_bias")
         if self.shared_size and (self.bias or self.clamped):
             raise BundleCorrupt(f"{where}.shared_size: beside experts that are clamped or have biases")
@@ -165,8 +172,8 @@ class Moe(UpMatrix):
             raise BundleCorrupt(f"{where}.levels: not a level of each expert, from 0 on without gaps")
         if self.n_levels > MOST_LEVELS:
             raise BundleCorrupt(f"{where}.levels: {self.n_levels} of at most {MOST_LEVELS}")
-        if not 0 <= self.drop_below <= 1 or (self.drop_below and self.top_k < 2):
-            raise BundleCorrupt(f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row")
+        if not 0 <= self.drop_below <= 1 or (self.drop_below and (self.top_k < 2 or self.router == "relu")):
+            raise BundleCorrupt(f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row by {self.router}")
         if not 0 <= self.protect_from < inf or (self.protect_from and not self.drop_below):
             raise BundleCorrupt(f"{where}.protect_from: {self.protect_from} where experts below {self.drop_below} drop")
 

@@ -30,6 +30,7 @@ CLAMPED = "clamped experts"
 CHOICE_BIAS = "experts chosen by softmax and a bias"
 PLAIN_EXPERTS = "experts without gates"
 SPARSEMIXER = "experts weighed by SparseMixer"
+RELU_ROUTER = "experts chosen by ReLU"
 GATE_ALONE = "state spaces with a gate and no norm"
 K_IS_V = "keys that are values too"
 V_NORM = "norms of values"
@@ -44,7 +45,7 @@ NO_GRAPHS = (K_IS_V, V_NORM, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXP
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, *NO_GRAPHS),
+    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
 )
 _KINDS = frozenset(("channel_mix", "conv", "delta", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
 
@@ -93,6 +94,7 @@ def _of(block: Block) -> dict[str, Any]:
             CHOICE_BIAS: block.router_bias and block.router == "softmax",
             PLAIN_EXPERTS: not block.gated,
             SPARSEMIXER: block.router == "sparsemixer",
+            RELU_ROUTER: block.router == "relu",
         }
     if isinstance(block, Ssm):
         found[GATE_ALONE] = not block.norm_groups

@@ -13,6 +13,7 @@ from edgedec.spec.newer import (
     GATES,
     NO_GRAPHS,
     PLAIN_EXPERTS,
+    RELU_ROUTER,
     SINK_LOGIT,
     SPARSEMIXER,
     newer,
@@ -54,7 +55,7 @@ def whole_model_reason(spec: ModelSpec) -> str | None:
     """Why the model cannot be one graph for onnxruntime-genai, in one line; None if it can."""
     if spec.output is not None:
         return "it encodes texts"
-    known = (GATES, SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS, PLAIN_EXPERTS, SPARSEMIXER)
+    known = (GATES, SINK_LOGIT, EXPERT_BIAS, CLAMPED, CHOICE_BIAS, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER)
     others = [fact for fact in newer(spec) if fact in known]
     if others:
         return f"it has {', '.join(others)}"

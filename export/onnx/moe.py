@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
 from edgedec.export.layout import Layout
-from edgedec.export.onnx.common import activation, clamped, filled, gated, ints, scalar
+from edgedec.export.onnx.common import activation, clamped, filled, gated, ints, norm, scalar
 from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import Moe
 
@@ -20,8 +20,11 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     assert isinstance(block, Moe)
     rows = g.node("Reshape", [x, ints(g, -1, hidden)], out=f"{p}.rows")
     logits = g.linear(rows, f"{p}.router", f"{p}.router_logit_bias" if block.logit_bias else None)
-    experts, weights = _route(g, block, logits, p)
-    chosen, dense = _tables(g, logits, experts, weights, p)
+    if block.router == "relu":
+        chosen, dense = _rectified(g, block, logits, p, layout.spec.norm_eps)
+    else:
+        experts, weights = _route(g, block, logits, p)
+        chosen, dense = _tables(g, logits, experts, weights, p)
     y = _shared(g, block, rows, p) if block.shared_size else filled(g, rows, 0.0)
     y = _experts(g, block, hidden, p, chosen, dense, y)
     return g.reshaped(y, [1, -1, hidden])
@@ -63,6 +66,15 @@ def _sparse_mixed(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
         weights.append(g.node("GatherElements", [shares, mine], axis=-1))
         left = g.node("ScatterElements", [left, mine, filled(g, value, -np.inf)], axis=-1)
     return experts, _scaled(g, block, g.node("Concat", weights, axis=-1))
+
+
+def _rectified(g: Graph, block: Moe, logits: str, p: str, eps: float) -> tuple[str, str]:
+    """As `_tables`: every expert is weighed by its normed score, and chosen if that is not zero."""
+    weights = norm(g, "rms", g.node("Relu", [logits]), f"{p}.score_norm", eps)
+    weights = weights if block.scale == 1.0 else g.node("Mul", [weights, scalar(g, block.scale)])
+    dense = g.node("Transpose", [weights], perm=[1, 0], out=f"{p}.weights")
+    nothing = g.node("Equal", [dense, scalar(g, 0.0)])
+    return g.node("Cast", [g.node("Not", [nothing])], to=INT32, out=f"{p}.chosen_int"), dense
 
 
 def _in_best_groups(g: Graph, block: Moe, scores: str) -> str:

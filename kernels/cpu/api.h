@@ -55,6 +55,7 @@ struct ed_mlp {
 // gate, the shared expert's too. router 0: softmax over all, then the top_k largest; 1: softmax over the top_k largest
 // logits; 2: sigmoid; 3: the top_k largest logits, each weighed by softmax among those that are not chosen before it and
 // not further below it than `jitter` allows (edgedec/spec/moe.py). The choice adds router_bias (or null), the weight does not.
+// 4: all experts, weighed by relu(logits) normed by the root mean square, times score_norm; those of weight 0 are not used.
 // levels: expert e is one of those of level levels[e], in order, 0: in gate_up and down, l: in more_up[l - 1] and more_down[l - 1].
 // A row whose last expert weighs less than drop_below of its first leaves it out, but one of which the router reads values
 // whose sizes sum to protect_from or more (0: no such one).
@@ -69,6 +70,7 @@ struct ed_moe {
   const float* router_bias;
   const float *router_logit_bias, *gate_up_bias, *down_bias;  // or null; of the experts as their rows
   const float *router_norm, *expert_scale;  // or null; [hidden]: the router reads the state so normed; [experts]: factors of weights
+  const float* score_norm;                  // [experts], of router 4
   const int32_t* levels;                   // [experts], or null: all are of level 0
   ed_tensor more_up[ED_LEVELS - 1], more_down[ED_LEVELS - 1];
   float drop_below, protect_from;

@@ -2,7 +2,8 @@
 //
 // Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of
 // unused experts are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then
-// row. A row's experts are added up in the order in which it ranks them, the shared expert last.
+// row. A row's experts are added up in the order in which it ranks them, by RELU in that of their numbers, the shared
+// expert last.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
 
-enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3 };
+enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3, RELU = 4 };
+constexpr int NONE = -1;  // in the place of an expert that a row does not pass
 
 void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
               const Matrix& w) {
@@ -50,7 +52,7 @@ struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
   Buffer<float> gate_up, act, out, sum, routed;
   Activations in[ED_LEVELS], shared_in, hidden[ED_LEVELS], shared_hidden;
-  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair; -1: left out
+  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is or NONE, its pair or NONE
   Buffer<int> rows;                  // of each pair
   Buffer<int> first, next;           // [experts + 1]: the first pair of each; the next to be numbered
   std::vector<Part> parts;
@@ -150,7 +152,8 @@ class MoeBlock : public Block {
     engine_.multiply(p);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
       for (int r = begin; r < end; r++) {
-        choose(r, s_.scores.p + 3 * (size_t)thread * m_.experts);
+        if (m_.router == RELU) rectify(r, s_.scores.p + 3 * (size_t)thread * m_.experts);
+        else choose(r, s_.scores.p + 3 * (size_t)thread * m_.experts);
         if (m_.shared_inner) weigh_shared(r, engine_.scratch(thread));
       }
     });
@@ -179,7 +182,7 @@ class MoeBlock : public Block {
       for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
     if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
     const bool out = leaves_out(r, weights);
-    if (out) experts[m_.top_k - 1] = -1, weights[m_.top_k - 1] = 0;
+    if (out) experts[m_.top_k - 1] = NONE, weights[m_.top_k - 1] = 0;
     const float total = m_.normalize || (out && m_.router == SOFTMAX_TOPK) ? sum(weights, m_.top_k) : 1.0f;
     for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
     for (int j = 0; m_.expert_scale && j < m_.top_k - out; j++) weights[j] *= m_.expert_scale[experts[j]];
@@ -196,6 +199,20 @@ class MoeBlock : public Block {
     float parts[LANES] = {};
     for (int i = 0; i < n; i++) parts[i % LANES] += std::fabs(x[i]);
     return sum(parts, LANES);
+  }
+
+  // All experts whose normed score is not zero; `scores` [experts].
+  void rectify(int r, float* scores) {
+    const int n = m_.experts;
+    const float* logits = s_.logits.p + (size_t)r * n;
+    float* weights = s_.weights.p + (size_t)r * n;
+    for (int e = 0; e < n; e++) scores[e] = logits[e] < 0.0f ? 0.0f : logits[e];
+    engine_.kernels().norm(scores, m_.score_norm, n, engine_.model().norm_eps, weights);
+    for (int e = 0; e < n; e++) {
+      weights[e] *= m_.scale;
+      s_.experts.p[(size_t)r * n + e] = weights[e] != 0.0f ? e : NONE;
+      if (m_.expert_scale) weights[e] *= m_.expert_scale[e];
+    }
   }
 
   // Each chosen expert by softmax among those not chosen before it whose logits are near its own; `near` [experts].
@@ -272,12 +289,12 @@ class MoeBlock : public Block {
     int *experts = s_.experts.p, *first = s_.first.p, *next = s_.next.p;
     std::fill_n(first, m_.experts + 1, 0);
     for (int i = 0; i < chosen; i++)
-      if (experts[i] >= 0) first[experts[i] + 1]++;
+      if (experts[i] != NONE) first[experts[i] + 1]++;
     for (int e = 0; e < m_.experts; e++) first[e + 1] += first[e];
     std::copy_n(first, m_.experts, next);
     for (int i = 0; i < chosen; i++) {
-      s_.pairs.p[i] = experts[i] < 0 ? -1 : next[experts[i]]++;
-      if (experts[i] >= 0) s_.rows.p[s_.pairs.p[i]] = i / m_.top_k;
+      s_.pairs.p[i] = experts[i] == NONE ? NONE : next[experts[i]]++;
+      if (experts[i] != NONE) s_.rows.p[s_.pairs.p[i]] = i / m_.top_k;
     }
   }
 
@@ -420,7 +437,7 @@ class MoeBlock : public Block {
         float* y = s_.sum.p + r * width;
         std::fill_n(y, width, 0.0f);
         for (size_t i = r * m_.top_k; i < (r + 1) * m_.top_k; i++)
-          if (s_.pairs.p[i] >= 0) k.scale_add(s_.out.p + s_.pairs.p[i] * width, (int)width, s_.weights.p[i], y);
+          if (s_.experts.p[i] != NONE) k.scale_add(s_.out.p + s_.pairs.p[i] * width, (int)width, s_.weights.p[i], y);
         if (m_.shared_inner) k.scale_add(s_.out.p + (shared + r) * width, (int)width, s_.shared_weights.p[r], y);
       }
     });
@@ -442,6 +459,7 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   if (up_rows % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
   if (m.plain && (m.activation == CLAMPED_SWIGLU || m.activation == XIELU)) return nullptr;
   if (m.router == SPARSEMIXER && (m.router_bias || m.groups > 1)) return nullptr;
+  if (m.router == RELU && (!m.score_norm || m.top_k != m.experts || m.router_bias || m.groups > 1)) return nullptr;
   const int size = m.experts / std::max(m.groups, 1);
   if (m.groups > 1 && (m.experts % m.groups || size < 2 || m.top_groups > m.groups || m.top_k > m.top_groups * size))
     return nullptr;

@@ -57,7 +57,7 @@ class MoeStruct(_Struct):
         (c_int32, "top_groups plain"),
         (c_float, "jitter"),
         (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
-        (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias router_norm expert_scale levels"),
+        (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias router_norm expert_scale score_norm levels"),
         (TensorStruct * 3, "more_up more_down"),
         (c_float, "drop_below protect_from"),
     )

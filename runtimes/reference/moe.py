@@ -14,7 +14,10 @@ def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
     read, logits = read_by_router(block, w, x)
     x = w.norm(x, block.norm)
-    experts, weights = route(block, logits, w.get("router_bias") if block.router_bias else None, read)
+    if block.router == "relu":
+        experts, weights = rectified(block, logits, w.get("score_norm"), w.spec.norm_eps)
+    else:
+        experts, weights = route(block, logits, w.get("router_bias") if block.router_bias else None, read)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
     y = np.zeros_like(x)
@@ -68,6 +71,15 @@ def ranked(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArra
     experts = np.argsort(-order, axis=1, kind="stable")[:, : block.top_k]
     chosen = np.take_along_axis(logits if block.router == "softmax_topk" else weights, experts, axis=1)
     return experts, softmax(chosen) if block.router == "softmax_topk" else chosen
+
+
+def rectified(block: Moe, logits: Array, norm: Array, eps: float) -> tuple[NDArray[np.int64], Array]:
+    """As `route`: the experts in order, -1 for those that a row does not pass, and their weights.
+
+    logits 3 -1 4, norm 1 1 1 -> experts 0 -1 2, weights 3 0 4 / sqrt((9 + 16) / 3) = 1.04 0 1.39
+    """
+    weights = rms_norm(np.maximum(logits, np.float32(0)), norm, eps) * np.float32(block.scale)
+    return np.where(weights != 0, np.arange(block.n_experts), -1), weights
 
 
 def sparse_mixed(block: Moe, logits: Array) -> tuple[NDArray[np.int64], Array]:

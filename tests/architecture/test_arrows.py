@@ -90,7 +90,7 @@ _TRAINERS = (
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
     *("row_training", "recovery", "subwords", "latent_train"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
-    *("adam8", "passes._binary", "passes._soft", "passes._windows"),
+    *("adam8", "passes._binary", "passes._soft", "passes._windows", "sparse_experts"),
 )
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (

@@ -44,10 +44,8 @@ double read(edgedec::Engine& engine, const Floats& x, std::set<int>& union_of) {
   return (double)outputs / (2 * INNER + HIDDEN);
 }
 
-}  // namespace
-
-int reads() {
-  real = edgedec::choose(nullptr);
+// By softmax a row reads TOP_K experts; by ReLU any number.
+void reads_of(const char* name, int router_kind) {
   edgedec::Kernels kernels = *real;
   kernels.product = counted;
   Random r(7);
@@ -55,10 +53,12 @@ int reads() {
   const Weight router = random_weight(r, arrays, F32, EXPERTS, HIDDEN);
   const Weight up = random_weight(r, arrays, F32, EXPERTS * 2 * INNER, HIDDEN);
   const Weight down = random_weight(r, arrays, F32, EXPERTS * HIDDEN, INNER);
-  const Floats norm(HIDDEN, 1.0f);
+  const Floats norm(HIDDEN, 1.0f), score_norm(EXPERTS, 1.0f);
+  const bool relu = router_kind == 4;
   ed_moe m{};
-  m.experts = EXPERTS, m.top_k = TOP_K, m.inner = INNER, m.normalize = 1, m.scale = 1, m.groups = m.top_groups = 1;
+  m.experts = EXPERTS, m.top_k = relu ? EXPERTS : TOP_K, m.inner = INNER, m.normalize = !relu, m.router = router_kind, m.scale = 1, m.groups = m.top_groups = 1;
   m.router_weight = router.tensor, m.gate_up = up.tensor, m.down = down.tensor;
+  if (relu) m.score_norm = score_norm.data();
   watched[0] = &m.gate_up, watched[1] = &m.down;
   ed_block block{};
   block.kind = edgedec::MOE, block.moe = &m, block.norm = {1, 0, norm.data(), nullptr};
@@ -71,9 +71,16 @@ int reads() {
   for (int i = 0; i < ROWS; i++)
     alone += read(engine, Floats(&x[(size_t)i * HIDDEN], &x[(size_t)i * HIDDEN] + HIDDEN), chosen);
   const double at_once = read(engine, x, together);
-  std::printf("experts: %g read by %d rows one by one, %g at once, %d in their union\n", alone, ROWS, at_once, (int)chosen.size());
-  check(alone == ROWS * TOP_K, "a row reads its experts");
+  std::printf("%s: %g read by %d rows one by one, %g at once, %d in their union\n", name, alone, ROWS, at_once, (int)chosen.size());
+  check(relu ? alone > ROWS && alone < ROWS * EXPERTS : alone == ROWS * TOP_K, "a row reads its experts");
   check(together == chosen && at_once == (double)chosen.size(), "a call reads the union once");
-  check(chosen.size() < ROWS * TOP_K && chosen.size() > TOP_K, "rows share some experts");
+  check(chosen.size() < alone && chosen.size() > TOP_K, "rows share some experts");
+}
+
+}  // namespace
+
+int reads() {
+  real = edgedec::choose(nullptr);
+  reads_of("experts", 0), reads_of("experts by ReLU", 4);
   return failures;
 }

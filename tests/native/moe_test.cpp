@@ -16,7 +16,7 @@ int tied = 0;
 struct Moe {
   Arrays arrays;
   Weight router, gate_up, down, shared_gate_up, shared_down, shared_gate;
-  Floats bias, norm, post_norm, up_bias, down_bias, logit_bias;
+  Floats bias, norm, post_norm, up_bias, down_bias, logit_bias, score_norm;
   ed_moe m{};
   ed_block block{};
   const int hidden;
@@ -26,10 +26,11 @@ struct Moe {
     m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
     if (r.chance(40)) grouped(r);
     if (r.chance(30)) m.plain = 1, m.inner = 16 * r.from(1, 5);
-    m.activation = r.below(5), m.router = r.below(4), m.jitter = 0.01f * r.from(0, 40), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
+    m.activation = r.below(5), m.router = r.below(5), m.jitter = 0.01f * r.from(0, 40), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
     m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
     auto format = [&] { return r.from(1, 4); };
     if (m.groups > 1) m.router = 2;
+    if (m.router == 4) m.top_k = m.experts, m.normalize = 0, score_norm = r.floats(m.experts, 1, 0.5f), m.score_norm = score_norm.data();
     if (m.plain && m.activation == 4) m.activation = 5;  // no gate to clamp: squared ReLUs
     router = random_weight(r, arrays, F32, m.experts, hidden);
     gate_up = random_weight(r, arrays, format(), m.experts * rows_of(m.inner), hidden);
@@ -42,7 +43,7 @@ struct Moe {
     for (const Weight* w : {&gate_up, &down, &shared_gate_up, &shared_down}) quantized |= w->tensor.format >= INT8;
     m.router_weight = router.tensor, m.gate_up = gate_up.tensor, m.down = down.tensor;
     m.shared_gate_up = shared_gate_up.tensor, m.shared_down = shared_down.tensor, m.shared_gate = shared_gate.tensor;
-    if (m.router != 3 && r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
+    if (m.router < 3 && r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
     if (r.chance(40)) {
       up_bias = r.floats((size_t)m.experts * rows_of(m.inner), 0, 8), m.gate_up_bias = up_bias.data();
       down_bias = r.floats((size_t)m.experts * hidden, 0, 1), m.down_bias = down_bias.data();
@@ -101,6 +102,7 @@ struct Moe {
   std::vector<std::pair<int, double>> route(const Doubles& x) const {
     Doubles logits = router.times(x);
     for (size_t e = 0; e < logit_bias.size(); e++) logits[e] += logit_bias[e];
+    if (m.router == 4) return rectified(logits);
     Doubles scores(m.experts), ranked = logits;
     double total = 0;
     for (int e = 0; e < m.experts; e++) total += scores[e] = std::exp(logits[e]);
@@ -124,6 +126,15 @@ struct Moe {
     }
     for (auto& [e, weight] : chosen) weight = (m.normalize ? weight / sum : weight) * m.scale;
     return chosen;
+  }
+
+  // All experts, those that no row passes with weight 0.
+  std::vector<std::pair<int, double>> rectified(Doubles logits) const {
+    for (double& s : logits) s = std::max(s, 0.0);
+    const Doubles weights = rms(logits, score_norm.data(), EPS, 0, logits.size());
+    std::vector<std::pair<int, double>> all;
+    for (int e = 0; e < m.experts; e++) all.push_back({e, weights[e] * m.scale});
+    return all;
   }
 
   // SparseMixer's weight of the j-th expert; below 0 if what is near it is too close to tell.

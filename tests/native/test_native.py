@@ -111,11 +111,15 @@ def test_products_here(here: Path) -> None:
 
 @needs_compiler
 def test_a_call_of_8_rows_reads_the_union_of_their_experts_once(here: Path) -> None:
-    """Counted at the products: of 16 experts 8 rows that choose 4 each read 32 one by one, and their union at once."""
+    """Counted at the products: of 16 experts 8 rows that choose 4 each read 32 one by one, and their union at once. By
+    ReLU rows choose different numbers of experts."""
     said, _ = run(here, "reads")
     found = re.search(r"^experts: 32 read by 8 rows one by one, (\d+) at once, (\d+) in their union$", said, re.M)
     assert found, said
     assert 4 < int(found[1]) == int(found[2]) <= 16
+    found = re.search(r"^experts by ReLU: (\d+) read by 8 rows one by one, (\d+) at once, (\d+) in", said, re.M)
+    assert found, said
+    assert 8 < int(found[2]) == int(found[3]) < int(found[1]) < 128
 
 
 @needs_compiler

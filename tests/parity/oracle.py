@@ -208,9 +208,9 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array) -> Array
 
     biased = routed @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
     for row, logits in enumerate(biased):
-        chosen, weights = chosen_experts(block, get, logits)
+        chosen, weights = rectified(spec, get, logits) if block.router == "relu" else chosen_experts(block, get, logits)
         protected = block.protect_from and np.abs(routed[row]).sum() >= block.protect_from
-        if weights[-1] / weights[0] < block.drop_below and not protected:
+        if block.drop_below and weights[-1] / weights[0] < block.drop_below and not protected:
             chosen, weights = chosen[:-1], weights[:-1]
             weights = weights / (weights.sum() if block.router == "softmax_topk" else 1)
         for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
@@ -262,6 +262,13 @@ def chosen_experts(block: Moe, get: Get, logits: Array) -> tuple[Array, Array]:
     allowed = [e for e in range(block.n_experts) if e // size in best]
     chosen = np.array(sorted(allowed, key=lambda e: -ranked[e])[: block.top_k])
     return chosen, scores[chosen]
+
+
+def rectified(spec: ModelSpec, get: Get, logits: Array) -> tuple[Array, Array]:
+    """BlockFFN's experts of a row: those with logits above zero, and their shares of the norm of all."""
+    chosen = np.flatnonzero(logits > 0)
+    size = np.sqrt((logits[chosen] ** 2).sum() / len(logits) + spec.norm_eps)
+    return chosen, logits[chosen] / size * get("score_norm")[chosen]
 
 
 def near_share(block: Moe, logits: Array, chosen: Array) -> float:

@@ -262,6 +262,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         same |= key == "norm" and block.norm == "none"
+        same |= isinstance(block, Moe) and block.router == "relu" and key == "top_k"  # it passes any number
         same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
         own = kind is Attention and (key, value) == ("qk_norm", "none")
@@ -366,24 +367,30 @@ KINDS = {
 ALONE = {"mamba", "falcon_mamba", "mamba2", "rwkv7"}  # without attention
 
 
+def _latent(saved: Saved) -> bool:
+    return saved.spec().architecture in LATENT or saved.checkpoint.config.get("attention_type") == "mla"
+
+
 def test_rows_go_to_different_experts_and_states_carry_on(saved: Saved) -> None:
     spec, runtime = saved.spec(), saved.runtime()
-    attention = {"latent"} if spec.architecture in LATENT else set() if spec.architecture in ALONE else {"attention"}
-    assert attention | KINDS.get(spec.architecture, {"mlp"}) <= set(spec.kinds)
+    attention = {"latent"} if _latent(saved) else set() if spec.architecture in ALONE else {"attention"}
+    blockffn = saved.checkpoint.config.get("ffn_type", "").startswith("block")
+    assert attention | ({"moe"} if blockffn else KINDS.get(spec.architecture, {"mlp"})) <= set(spec.kinds)
     assert bool(spec.attention) == (spec.architecture not in ALONE)
     chosen = []
 
     def route(block: Moe, *args: Any) -> Any:
-        chosen.append((block, found := usual(block, *args)))
+        chosen.append((block, found := usual[block.router == "relu"](block, *args)))
         return found
 
-    usual = moe.route
-    with mock.patch.object(moe, "route", route):
+    usual = moe.route, moe.rectified
+    with mock.patch.multiple(moe, route=route, rectified=route):
         first = logits_of(runtime, Rows.chain(TOKENS, 0), runtime.new_cache(32))
     assert len(chosen) == sum(isinstance(block, Moe) for block in spec.blocks)
     for block, (experts, _) in chosen:
         assert experts.shape == (len(TOKENS), block.top_k)
-        assert len(np.unique(experts)) > block.top_k, "all rows went to the same experts"
+        several = np.unique(experts, axis=0) if block.router == "relu" else np.unique(experts)
+        assert len(several) > block.top_k, "all rows went to the same experts"
     if spec.recurrent:
         other = logits_of(runtime, Rows.chain([TOKENS[0] + 1, *TOKENS[1:]], 0), runtime.new_cache(32))
         assert np.abs(first - other)[1:9].max(axis=1).min() > 1e-4
@@ -412,7 +419,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
         top_k = getattr(config, "top_k_experts", None) or getattr(config, "num_experts_per_tok", None)
-        assert not isinstance(block, Moe) or block.top_k == top_k
+        assert not isinstance(block, Moe) or block.top_k == (top_k or config.num_experts)
         assert not isinstance(block, Delta) or (block.n_heads, block.key_dim) == delta_sizes(config)
         assert not isinstance(block, Rwkv7) or (block.n_heads, block.key_dim) == (config.num_heads, config.head_dim)
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
@@ -470,7 +477,7 @@ def test_frequencies_are_those_of_transformers(saved: Saved) -> None:
 
 
 def test_rows_are_read_across_the_parts_of_a_source(saved: Saved) -> None:
-    part = "q" if saved.spec().architecture in LATENT else "qkv"
+    part = "q" if _latent(saved) else "qkv"
     name = next((f"blocks.{b}.{part}" for b in saved.spec().attention), "blocks.0.in_proj")
     name = "blocks.0.k" if "rwkv7" in saved.spec().kinds else name
     source, whole = saved.weights[name], saved.get(name)

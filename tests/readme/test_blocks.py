@@ -37,7 +37,7 @@ SKIPPED = {
     r"--peer llama\.cpp|bench peers": "needs other engines; tests/unit/test_bench.py measures those that are installed",
     r"models/nano/(?!bundle$)": "trains for an hour; tests/unit/test_nano_recipe.py goes through the recipe",
     r"python -m venv|litellm_chat": "an environment of its own; tests/unit/test_clients.py runs the script in it",
-    r"build/nano-(recall|block|hyperfit)": "needs the model that the command before it trains",
+    r"build/(nano-(recall|block|hyperfit)|blockffn)": "needs the model that the command before it trains",
     r"OCLGRIND": "takes minutes; tests/opencl/test_races.py does",
     r"-m \./big ": "needs two models; tests/unit/test_drafter_pearl.py and test_drafter_hierarchy.py have small ones",
     r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",

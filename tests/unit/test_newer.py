@@ -18,7 +18,16 @@ from edgedec.runtime import Rows, RuntimeOptions, lacking_kinds, logits_of, open
 from edgedec.runtimes.reference import attention, moe
 from edgedec.runtimes.tvm.support import library_lacks, sources_lack
 from edgedec.spec import Attention, ModelSpec, Moe
-from edgedec.spec.newer import CHOICE_BIAS, CLAMPED, EXPERT_BIAS, PLAIN_EXPERTS, SINK_LOGIT, SPARSEMIXER, newer
+from edgedec.spec.newer import (
+    CHOICE_BIAS,
+    CLAMPED,
+    EXPERT_BIAS,
+    PLAIN_EXPERTS,
+    RELU_ROUTER,
+    SINK_LOGIT,
+    SPARSEMIXER,
+    newer,
+)
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
@@ -31,6 +40,7 @@ def only(block: Any) -> ModelSpec:
 
 HEADS = EXPERTS.attention[0]
 PLAIN = Moe(4, 2, 16)
+RELU = Moe(4, 4, 16, "relu", normalize=False)
 CASES = {
     SINK_LOGIT: replace(HEADS, window=None),
     EXPERT_BIAS: replace(PLAIN, bias=True),
@@ -38,6 +48,7 @@ CASES = {
     CHOICE_BIAS: replace(PLAIN, router_bias=True),
     PLAIN_EXPERTS: replace(PLAIN, gated=False),
     SPARSEMIXER: replace(PLAIN, router="sparsemixer", jitter=0.1),
+    RELU_ROUTER: RELU,
 }
 
 
@@ -80,6 +91,10 @@ def test_other_bundles_keep_their_version_and_bytes(tmp_path: Path) -> None:
         (replace(PLAIN, router="sparsemixer", jitter=1.0), "jitter: 1.0 of a router by sparsemixer"),
         (replace(PLAIN, router="sparsemixer", router_bias=True), "router_bias: a router of logits has none"),
         (replace(PLAIN, router="sparsemixer", groups=2), "groups: only a sigmoid router has them"),
+        (replace(RELU, top_k=2), "router: relu chooses among all experts"),
+        (replace(RELU, normalize=True), "router: relu chooses among all experts .top_k. and does not normalize"),
+        (replace(RELU, router_bias=True), "router_bias: a router of logits has none"),
+        (replace(RELU, groups=2), "groups: only a sigmoid router has them"),
     ],
 )
 def test_facts_that_do_not_go_together_are_refused(block: Moe, said: str) -> None:
@@ -125,6 +140,18 @@ def test_sparse_mixed() -> None:
     assert experts.tolist() == [[1, 2], [1, 0]]
     near = 1 / (1 + np.exp([-0.1, -0.5]))
     np.testing.assert_allclose(weights, [[near[0], 1.0], [near[1], 1.0]], rtol=1e-5)
+
+
+def test_rectified() -> None:
+    """The example of the docstring; a row that passes no expert; weights of the norm below zero choose too."""
+    block = replace(RELU, n_experts=3, top_k=3, scale=2.0)
+    logits, ones = np.array([[3.0, -1.0, 4.0], [-2.0, -0.5, 0.0]], np.float32), np.ones(3, np.float32)
+    experts, weights = moe.rectified(block, logits, ones, 1e-12)
+    assert experts.tolist() == [[0, -1, 2], [-1, -1, -1]]
+    np.testing.assert_allclose(weights, [[6 / (25 / 3) ** 0.5, 0, 8 / (25 / 3) ** 0.5], [0, 0, 0]], rtol=1e-5)
+    experts, turned = moe.rectified(block, logits, np.array([-1, 1, 0], np.float32), 1e-12)
+    assert experts.tolist() == [[0, -1, -1], [-1, -1, -1]]
+    np.testing.assert_allclose(turned[0], [-weights[0, 0], 0, 0])
 
 
 def test_a_score_of_no_token_takes_weight_and_gives_no_value() -> None:

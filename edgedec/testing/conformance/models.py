@@ -46,6 +46,7 @@ _LATENT = LatentAttention(4, 1, 64, 0.2, rank=32, rope_dim=32, nope_dim=24, v_di
 _GLOBAL = Attention(4, 1, 48, 0.15, qk_norm="head", v_norm=True, post_norm="rms")
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _PLAIN = replace(_MOE, gated=False)
+_RELU = replace(_PLAIN, n_experts=10, top_k=10, router="relu", normalize=False)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
 MODELS: dict[str, ModelSpec] = {
@@ -123,6 +124,12 @@ MODELS: dict[str, ModelSpec] = {
         (_HEADS, replace(_MOE, router="sparsemixer", normalize=False, jitter=0.3)),
         (_HEADS, replace(_PLAIN, router="sparsemixer", top_k=3, jitter=0.05, scale=1.5)),
         (_HEADS, replace(_MOE, router="sparsemixer", shared_size=24, logit_bias=True)),
+    ),
+    "experts by ReLU": _spec(
+        "experts by ReLU",
+        (_HEADS, _RELU),
+        (_HEADS, replace(_RELU, logit_bias=True, scale=1.5, activation="relu2", post_norm="rms")),
+        (_HEADS, replace(_MOE, n_experts=3, top_k=3, router="relu", normalize=False, shared_size=24)),
     ),
     "latent": _spec(
         "latent",
