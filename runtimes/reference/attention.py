@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
+from edgedec.runtimes.reference.differential import subtracted, widened
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, rms_norm, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
@@ -62,7 +63,7 @@ def run(
     y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
     if block.gate_dim:
         y = (y.reshape(len(y), gate.shape[1], -1) * sigmoid(gate)[:, :, None]).reshape(y.shape)
-    y = w.norm(y, block.inner_norm, "inner_norm")
+    y = subtracted(block, w, y) if block.differential else w.norm(y, block.inner_norm, "inner_norm")
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
@@ -97,6 +98,8 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     v = k if block.k_is_v else v
     if block.qk_norm == "full":
         q, k = w.norm(q, block.qk_norm_kind, "q_norm"), w.norm(k, block.qk_norm_kind, "k_norm")
+    if block.differential:
+        q = widened(q, block.n_heads)
     q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))
     if block.qk_norm in ("head", "heads") and not block.qk_norm_last:
         q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")

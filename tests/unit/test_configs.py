@@ -168,7 +168,7 @@ def _shared_size(config: Any) -> int:
 
 
 _STATES = ("mamba", "falcon_mamba", "mamba2")
-_OWN_TESTS = ("jamba", "nemotron_h", "gemma4_text", "rwkv7", "bloom", "mpt")
+_OWN_TESTS = ("jamba", "nemotron_h", "gemma4_text", "phi4flash", "rwkv7", "bloom", "mpt")
 
 
 @pytest.mark.parametrize("name", _STATES)
