@@ -150,6 +150,13 @@ class ModelSpec:
         return found
 
     @cached_property
+    def keeping_layers(self) -> int:
+        """How many layers there are up to the last that keeps anything of a row for later ones."""
+        reading = Gmu | Lookup | Mlp | Moe | SharedAttention
+        keeps = [i for i, layer in enumerate(self.layers) if not all(isinstance(block, reading) for block in layer)]
+        return max(keeps, default=-1) + 1
+
+    @cached_property
     def encoder(self) -> bool:
         """Whether its blocks are other than a decoder's, besides what becomes of their rows."""
         after = any(block.after != "none" for block in self.blocks)
