@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import exp
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source
@@ -21,6 +20,7 @@ from edgedec.models._common import (
 )
 from edgedec.models._mamba import S6_PATHS, dt_rank, require_conv_bias
 from edgedec.models._names import OUTER, Names, Paths, named
+from edgedec.models._pairs import lambdas, paired, unlearned
 from edgedec.spec import S6, Attention, Block, Gmu, Mlp, ModelSpec, SharedAttention
 
 FACTS = ArchitectureFacts(IGNORED)
@@ -60,19 +60,8 @@ def _mixers(r: ConfigReader, n: int, windows: list[int | None]) -> list[Block]:
 
 def _attention(r: ConfigReader, windows: list[int | None]) -> list[Attention]:
     """Two heads beside each other are a pair: one key of both halves, one value, queries of half of that."""
-    common = heads(r)
-    n_heads, n_kv_heads, dim = common["n_heads"], common["n_kv_heads"], common["head_dim"]
-    if n_kv_heads % 2 or n_heads % 2:
-        raise r.fail("num_key_value_heads", f"{n_kv_heads} of {n_heads} heads are not pairs")
-    base = Attention(
-        n_heads, n_kv_heads // 2, 2 * dim, common["scale"], rope=None, qkv_bias=True, o_bias=True, norm="layer"
-    )
-    return [replace(base, window=window, differential=_unlearned(i)) for i, window in enumerate(windows)]
-
-
-def _unlearned(layer: int) -> float:
-    """The part of the second heads' factor that is not learned."""
-    return 0.8 - 0.6 * exp(-0.3 * layer)
+    base = Attention(**paired(r, heads(r)), rope=None, qkv_bias=True, o_bias=True, norm="layer")
+    return [replace(base, window=window, differential=unlearned(i)) for i, window in enumerate(windows)]
 
 
 def _shared(block: Attention, owner: int) -> SharedAttention:
@@ -128,7 +117,7 @@ _PAIRS: Paths = {
     **_NORM,
     "o": ("attn.out_proj.weight",),
     "o_bias": ("attn.out_proj.bias",),
-    "lambdas": tuple(f"attn.inner_cross_attn.lambda_{name}" for name in ("q1", "k1", "q2", "k2")),
+    "lambdas": lambdas("attn.inner_cross_attn."),
     "pair_norm": ("attn.inner_cross_attn.subln.weight",),
 }
 PHI4FLASH: Names = {

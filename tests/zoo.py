@@ -386,6 +386,10 @@ ZOO: dict[str, Callable[[], Any]] = {
         RWKV | {"head_dim": 24, "norm_first": False, "intermediate_size": None, "hidden_ratio": 1.9, "norm_eps": 1e-3},
         2,
     ),
+    "diffllama": _causal(
+        "DiffLlama", num_attention_heads=8, num_key_value_heads=4, attention_bias=True, rms_norm_eps=1e-3
+    ),
+    "diffllama_single": _causal("DiffLlama", 1, num_key_value_heads=2, head_dim=20, tie_word_embeddings=True),
     "phi4flash": lambda: _random("Phi4Flash", "Phi4FlashForCausalLM", PHI4FLASH, 1),
     "phi4flash_long": lambda: _random(
         "Phi4Flash",

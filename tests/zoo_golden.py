@@ -59,7 +59,7 @@ def names() -> list[str]:
 
 # Of the models that came later, one for each fact and kind.
 _FEW = {
-    *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
+    *("apertus", "bitnet", "bloom", "cohere2", "diffllama", "gpt_neox", "mpt", "stablelm_beside"),
     *("ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2", "nemotron_h", "nemotron_h_experts"),
     *("olmo_hybrid", "phimoe", "phi4flash", "qwen3_next", "rwkv7", "youtu"),
 }
@@ -119,7 +119,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]], w
 
 def spread(name: str, shape: Sequence[int]) -> float:
     """How far the values of a tensor spread."""
-    if name.endswith(("gate_up_proj_bias", "sinks", "subln.weight")):
+    if name.endswith(("gate_up_proj_bias", "sinks")):
         return 3.0  # enough to be cut, and to be seen
     if name.endswith("attn.x_proj.weight"):  # so that scans leave something to be seen of the attention beside them
         return 0.2 / float(shape[-1]) ** 0.5

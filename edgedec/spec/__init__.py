@@ -244,8 +244,9 @@ class ModelSpec:
         rotated = 2 * len(self.ropes[block.rope].inv_freq)
         if isinstance(block, LatentAttention) and rotated != block.rope_dim:
             raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
-        if not 1 <= rotated <= block.head_dim:
-            raise BundleCorrupt(f"{where}: rotates {rotated} of {block.head_dim} dims")
+        dim = block.head_dim // (2 if block.differential else 1)
+        if not 1 <= rotated <= dim:
+            raise BundleCorrupt(f"{where}: rotates {rotated} of {dim} dims")
 
     def tensors(self) -> Shapes:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""

@@ -29,7 +29,8 @@ class Attention:
     has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights.
 
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
-    of the second one's factor that is not learned. Queries have half of head_dim values (0.0: heads are single)."""
+    of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
+    a key (0.0: heads are single). `pair_eps`: of the norm of a pair."""
 
     n_heads: int
     n_kv_heads: int
@@ -58,6 +59,7 @@ class Attention:
     k_is_v: bool = False
     v_norm: bool = False
     differential: float = 0.0
+    pair_eps: float = 1e-5
     kind: Literal["attention"] = "attention"
 
     @property

@@ -6,8 +6,8 @@ so that what both attend to alike cancels out.
     head 2i + 1:        a2 = softmax([0, q2] k) v
     together:           rms(a1 - f a2) * pair_norm,  f = exp(l0 . l1) - exp(l2 . l3) + differential
 
-l0 .. l3 are the rows of `lambdas`. A query scores its half of a key, so slots, windows and selections of slots are
-those of attention with heads of head_dim values.
+l0 .. l3 are the rows of `lambdas`; a rope turns q1, q2, k1 and k2 each by itself. A query scores its half of a key, so
+slots, windows and selections of slots are those of attention with heads of head_dim values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from edgedec.spec.attention import Attention
     from edgedec.spec.shared_attention import SharedAttention
 
-# Of the norm of a pair.
-PAIR_EPS = 1e-5
 # Fields of attention that pairs are not combined with, as they are where they do nothing.
 _ALONE = {
-    **{"rope": None, "qk_norm": "none", "gate": "none", "k_is_v": False, "v_norm": False, "inner_norm": "none"},
+    **{"qk_norm": "none", "gate": "none", "k_is_v": False, "v_norm": False, "inner_norm": "none"},
     **{"sink_logit": False, "slopes": (), "distances": 0, "embedding_norm": "none", "clip": 0.0},
 }
 
@@ -47,6 +45,8 @@ def check_pairs(block: Attention, where: str) -> None:
         raise BundleCorrupt(f"{where}.differential: heads of {block.head_dim} values, or an odd number for a kv head")
     if block.kind != "attention":
         raise BundleCorrupt(f"{where}.differential: of a block of kind {block.kind}")
+    if not 0 < block.pair_eps < 1:
+        raise BundleCorrupt(f"{where}.pair_eps: {block.pair_eps} is out of range")
     odd = [name for name, usual in _ALONE.items() if getattr(block, name) != usual]
     if odd:
         raise BundleCorrupt(f"{where}.{odd[0]}: beside differential attention")

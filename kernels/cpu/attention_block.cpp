@@ -290,8 +290,9 @@ void AttentionBlock::norm_part(float* x, const float* weight, const float* bias,
 void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {
   const ed_rope& rope = engine_.rope(m_.rope);
   const float *cos = rope.cos + (size_t)position * rope.pairs, *sin = rope.sin + (size_t)position * rope.pairs;
-  for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_, d_, cos, sin, rope.pairs);
-  if (k) k_.rope(k, d_, cos, sin, rope.pairs);
+  const int dim = pairs_ ? d_ / 2 : d_;
+  for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_ + (pairs_ ? h % 2 * dim : 0), dim, cos, sin, rope.pairs);
+  for (int at = 0; k && at < d_; at += dim) k_.rope(k + at, dim, cos, sin, rope.pairs);
 }
 
 // Query heads times their matrices: each value a sum in the order of the head's values, product by product.
@@ -412,7 +413,7 @@ void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread)
 }
 
 bool makes_pairs(const ed_attention& m) {
-  const bool alone = m.rope < 0 && !m.qk_norm && !m.gate && !m.k_is_v && !m.v_norm && m.inner_norm.kind == NO_NORM && !m.clip;
+  const bool alone = !m.qk_norm && !m.gate && !m.k_is_v && !m.v_norm && m.inner_norm.kind == NO_NORM && !m.clip;
   return alone && m.lambdas && m.pair_norm && m.head_dim % 2 == 0 && m.heads % 2 == 0;
 }
 

@@ -6,8 +6,6 @@ namespace edgedec {
 
 namespace {
 
-constexpr float PAIR_EPS = 1e-5f;
-
 double dot(const float* a, const float* b, int n) {
   double sum = 0.0;
   for (int i = 0; i < n; i++) sum += (double)a[i] * b[i];
@@ -57,7 +55,7 @@ const float* HeadPairs::subtract(const float* attended, int rows) {
           const float less = factor_ * a[d + i];
           to[i] = a[i] - less;
         }
-        engine_.kernels().norm(to, m_.pair_norm, d, PAIR_EPS, to);
+        engine_.kernels().norm(to, m_.pair_norm, d, m_.pair_eps, to);
       }
     }
   });

@@ -142,7 +142,13 @@ def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.in
     rope = spec.ropes[block.rope]
     angles = rope.angles(positions, spec.original_length)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
-    half = len(rope.inv_freq)
+    parts = np.split(x, 2, axis=-1) if block.differential else [x]
+    return np.concatenate([_turned(part, cos, sin) for part in parts], axis=-1)
+
+
+def _turned(x: Array, cos: Array, sin: Array) -> Array:
+    """x [heads, n, dim] whose pairs, j and j + pairs, are turned by angles [n, pairs]."""
+    half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 

@@ -106,7 +106,9 @@ def lookup(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) ->
 def shared_attention(spec: ModelSpec, block: SharedAttention, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
     q = x @ get("q").T + (get("q_bias") if block.q_bias else 0.0)
     if block.differential:
-        return differ(block, get, q, *seen[block.slots_of]) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
+        return differ(spec, block, get, q, *seen[block.slots_of]) @ get("o").T + (
+            get("o_bias") if block.o_bias else 0.0
+        )
     q = prepare(spec, block.attention, get, q, "q_norm")
     mixed = mix(block.attention, get, q, *seen[block.slots_of])
     return mixed.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
@@ -122,8 +124,8 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> tuple[Ar
     v = v.reshape(len(x), block.n_kv_heads, block.head_dim)
     v = norm(v, np.ones(block.head_dim), spec.norm_eps) if block.v_norm else v
     if block.differential:
-        k = k.reshape(v.shape)
-        return differ(block, get, q, k, v) @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
+        k = halves_turned(spec, block, k).reshape(v.shape)
+        return differ(spec, block, get, q, k, v) @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
     q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
     out = mix(block, get, q, k, v)
     if block.gate != "none":
@@ -133,8 +135,16 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> tuple[Ar
     return mixed @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
 
 
-def differ(block: Attention | SharedAttention, get: Get, q: Array, k: Array, v: Array) -> Array:
+def halves_turned(spec: ModelSpec, block: Attention | SharedAttention, x: Array) -> Array:
+    """x [n, heads * half], each half of a key or query turned by itself."""
+    if block.rope is None:
+        return x
+    return rotate(x.reshape(len(x), -1, block.head_dim // 2), spec.ropes[block.rope]).reshape(x.shape)
+
+
+def differ(spec: ModelSpec, block: Attention | SharedAttention, get: Get, q: Array, k: Array, v: Array) -> Array:
     """Queries [n, heads * half] over keys and values, by pairs: [n, heads * half]."""
+    q = halves_turned(spec, block, q)
     half, out, l0 = block.head_dim // 2, np.zeros((len(q), block.n_heads // 2, block.head_dim)), get("lambdas")
     shares = [math.exp(l0[i * half :][:half] @ l0[(i + 1) * half :][:half]) for i in (0, 2)]
     for pair in range(block.n_heads // 2):
@@ -146,7 +156,7 @@ def differ(block: Attention | SharedAttention, get: Get, q: Array, k: Array, v: 
                 scores = cap(k[seen, kv, part * half :][:, :half] @ own * block.scale, block.softcap)
                 weights = np.exp(scores - scores.max())
                 out[p, pair] += times * (weights @ v[seen, kv]) / weights.sum()
-    return norm(out, get("pair_norm"), 1e-5).reshape(len(q), -1)
+    return norm(out, get("pair_norm"), block.pair_eps).reshape(len(q), -1)
 
 
 def mix(block: Attention, get: Get, q: Array, k: Array, v: Array) -> Array:

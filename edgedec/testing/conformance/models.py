@@ -189,6 +189,12 @@ MODELS: dict[str, ModelSpec] = {
         (SharedAttention(6, 4, 2, 16, 0.35, rope=None, differential=0.7, q_bias=True, post_norm="rms"), Mlp(96)),
         (Gmu(0, 88, norm="none", post_norm="rms"),),
     ),
+    "pairs of heads": _spec(
+        "pairs of heads",
+        (replace(_PAIRS, rope=1, qkv_bias=True), Mlp(96)),
+        (replace(_PAIRS, rope=0, n_kv_heads=1, head_dim=72, window=5, pair_eps=0.01), Mlp(96)),
+        (SharedAttention(2, 2, 1, 72, 0.2, rope=1, window=5, differential=0.4), Mlp(96)),
+    ),
     "state space beside attention": _spec(
         "state space beside attention",
         (replace(_SSM, branch=True, norm_groups=0), replace(_HEADS, window=7), Mlp(96)),
