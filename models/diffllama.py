@@ -23,7 +23,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     table, common = rope_table(r), sizes(r, tied=False, eps=1e-5)
     length, single = context_length(r, table, context), heads(r)
     bias = r.flag("attention_bias", False)
-    attention = Attention(**paired(r, single), qkv_bias=bias, o_bias=bias, pair_eps=common["norm_eps"])
+    attention = Attention(**paired(r, single), qkv_bias=bias, o_bias=bias)
     mlp = Mlp(r.whole("intermediate_size"), activation=activation(r))
     found = ModelSpec(
         **common,

@@ -24,6 +24,7 @@ from edgedec.models._pairs import lambdas, paired, unlearned
 from edgedec.spec import S6, Attention, Block, Gmu, Mlp, ModelSpec, SharedAttention
 
 FACTS = ArchitectureFacts(IGNORED)
+PAIR_EPS = 1e-5
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
@@ -35,8 +36,11 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         raise r.fail("num_hidden_layers", f"is {n}; of these models it is a multiple of 4, of at least 8")
     fed = Mlp(r.whole("intermediate_size"), bias=r.flag("mlp_bias", False), activation=activation(r), norm="layer")
     mixers = _mixers(r, n, _windows(r, n, length))
+    common = sizes(r, tied=True, eps=1e-5, eps_key="layer_norm_eps")
+    if common["norm_eps"] != PAIR_EPS:
+        raise r.fail("layer_norm_eps", f"is {common['norm_eps']}; the norms of pairs of heads have {PAIR_EPS} always")
     found = ModelSpec(
-        **sizes(r, tied=True, eps=1e-5, eps_key="layer_norm_eps"),
+        **common,
         context_length=length,
         layers=tuple((mixer, fed) for mixer in mixers),
         final_norm="layer",

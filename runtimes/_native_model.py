@@ -153,7 +153,6 @@ class NativeModel(NativeTensors):
             k_is_v=block.k_is_v,
             v_norm=block.v_norm,
             differential=block.differential,
-            pair_eps=block.pair_eps,
             **self._vectors(prefix, "lambdas pair_norm"),
         )
 

@@ -40,7 +40,7 @@ class Phi4FlashConfig(PretrainedConfig):  # type: ignore[misc]
         mamba_proj_bias: bool = True,
         mlp_bias: bool = True,
         lm_head_bias: bool = True,
-        layer_norm_eps: float = 1e-4,
+        layer_norm_eps: float = 1e-5,
         max_position_embeddings: int = 96,
         **others: Any,
     ) -> None:

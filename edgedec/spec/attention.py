@@ -30,7 +30,7 @@ class Attention:
 
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
     of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
-    a key (0.0: heads are single). `pair_eps`: of the norm of a pair."""
+    a key (0.0: heads are single)."""
 
     n_heads: int
     n_kv_heads: int
@@ -59,7 +59,6 @@ class Attention:
     k_is_v: bool = False
     v_norm: bool = False
     differential: float = 0.0
-    pair_eps: float = 1e-5
     kind: Literal["attention"] = "attention"
 
     @property

@@ -45,8 +45,6 @@ def check_pairs(block: Attention, where: str) -> None:
         raise BundleCorrupt(f"{where}.differential: heads of {block.head_dim} values, or an odd number for a kv head")
     if block.kind != "attention":
         raise BundleCorrupt(f"{where}.differential: of a block of kind {block.kind}")
-    if not 0 < block.pair_eps < 1:
-        raise BundleCorrupt(f"{where}.pair_eps: {block.pair_eps} is out of range")
     odd = [name for name, usual in _ALONE.items() if getattr(block, name) != usual]
     if odd:
         raise BundleCorrupt(f"{where}.{odd[0]}: beside differential attention")

@@ -35,7 +35,6 @@ class SharedAttention:
     q_bias: bool = False
     o_bias: bool = False
     differential: float = 0.0
-    pair_eps: float = 1e-5
     norm: Norm = "rms"
     post_norm: Norm = "none"
     kind: Literal["shared_attention"] = "shared_attention"
@@ -51,7 +50,7 @@ class SharedAttention:
     def attention(self) -> Attention:
         """Attention that scores its queries alike."""
         sizes = (self.n_heads, self.n_kv_heads, self.head_dim, self.scale, self.rope, self.window, self.sinks)
-        return Attention(*sizes, self.softcap, self.qk_norm, differential=self.differential, pair_eps=self.pair_eps)
+        return Attention(*sizes, self.softcap, self.qk_norm, differential=self.differential)
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""

@@ -40,9 +40,10 @@ struct ed_attention {
   float clip;                              // q, k and v are cut to -clip .. clip first; 0: they are not
   int32_t qk_norm_last;                    // 1: q and k by head are normed after the rope
   int32_t k_is_v, v_norm;  // 1: qkv has no values, which are the keys before norm and rope; 1: values of a head are normed, without weights
-  // Above 0: heads are pairs, whose queries have head_dim / 2 values (edgedec/spec/differential.py); a rope turns
-  // halves of keys; lambdas [4, head_dim / 2], pair_norm [head_dim].
-  float differential, pair_eps;
+  // Above 0: heads are pairs, whose queries have head_dim / 2 values (edgedec/spec/differential.py); lambdas [4, head_dim / 2],
+  // pair_norm [head_dim].
+  float differential;
+  int32_t none;
   const float *lambdas, *pair_norm;
 };
 

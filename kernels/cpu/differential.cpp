@@ -55,7 +55,7 @@ const float* HeadPairs::subtract(const float* attended, int rows) {
           const float less = factor_ * a[d + i];
           to[i] = a[i] - less;
         }
-        engine_.kernels().norm(to, m_.pair_norm, d, m_.pair_eps, to);
+        engine_.kernels().norm(to, m_.pair_norm, d, engine_.model().norm_eps, to);
       }
     }
   });

@@ -37,7 +37,8 @@ class AttentionStruct(_Struct):
         (NormStruct, "inner_norm"),
         (c_float, "clip"),
         (c_int32, "qk_norm_last k_is_v v_norm"),
-        (c_float, "differential pair_eps"),
+        (c_float, "differential"),
+        (c_int32, "none"),
         (c_void_p, "lambdas pair_norm"),
     )
 

@@ -21,7 +21,7 @@ def subtracted(block: Attention | SharedAttention, w: BlockWeights, y: Array) ->
     """y [n, n_heads * head_dim], what each head attends to -> [n, n_heads / 2 * head_dim]."""
     pairs = y.reshape(len(y), -1, 2, block.head_dim)
     difference = pairs[:, :, 0] - factor(block, w) * pairs[:, :, 1]
-    return rms_norm(difference, w.get("pair_norm"), block.pair_eps).reshape(len(y), -1)
+    return rms_norm(difference, w.get("pair_norm"), w.spec.norm_eps).reshape(len(y), -1)
 
 
 def factor(block: Attention | SharedAttention, w: BlockWeights) -> np.float32:

@@ -156,7 +156,7 @@ def differ(spec: ModelSpec, block: Attention | SharedAttention, get: Get, q: Arr
                 scores = cap(k[seen, kv, part * half :][:, :half] @ own * block.scale, block.softcap)
                 weights = np.exp(scores - scores.max())
                 out[p, pair] += times * (weights @ v[seen, kv]) / weights.sum()
-    return norm(out, get("pair_norm"), block.pair_eps).reshape(len(q), -1)
+    return norm(out, get("pair_norm"), spec.norm_eps).reshape(len(q), -1)
 
 
 def mix(block: Attention, get: Get, q: Array, k: Array, v: Array) -> Array:

@@ -195,7 +195,6 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("norm", "rms"),
         ("v_norm", False),
         ("differential", 0.3),
-        ("pair_eps", 0.5),
     ],
     Gmu: [("bias", False), ("norm", "rms")],
     SharedAttention: [
@@ -207,7 +206,6 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("o_bias", False),
         ("norm", "rms"),
         ("differential", 0.3),
-        ("pair_eps", 0.5),
     ],
     Lookup: [("activation", "relu"), ("post_norm", "none"), ("state_scale", False)],
     Mlp: [
@@ -276,7 +274,7 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
             or (key in ("normalize", "scale", "router") and block.post_norm == "rms")  # which takes all sizes away
         )
         same |= key == "norm" and block.norm == "none"
-        same |= key in ("differential", "pair_eps") and not block.differential
+        same |= key == "differential" and not block.differential
         same |= key == "gate" and bool(getattr(block, "differential", 0.0))  # nothing is known of it there
         same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm

@@ -94,6 +94,7 @@ def test_what_a_config_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"layer_norm_eps": 1e-6}, "layer_norm_eps is 1e-06; the norms of pairs of heads have 1e-05 always"),
         ({"mb_per_layer": 3}, "mb_per_layer is 3; supported is 2 only"),
         ({"num_hidden_layers": 30}, "num_hidden_layers is 30; of these models it is a multiple of 4"),
         ({"num_hidden_layers": 4}, "num_hidden_layers is 4; of these models it is a multiple of 4, of at least 8"),

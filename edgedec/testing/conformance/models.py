@@ -192,7 +192,7 @@ MODELS: dict[str, ModelSpec] = {
     "pairs of heads": _spec(
         "pairs of heads",
         (replace(_PAIRS, rope=1, qkv_bias=True), Mlp(96)),
-        (replace(_PAIRS, rope=0, n_kv_heads=1, head_dim=72, window=5, pair_eps=0.01), Mlp(96)),
+        (replace(_PAIRS, rope=0, n_kv_heads=1, head_dim=72, window=5), Mlp(96)),
         (SharedAttention(2, 2, 1, 72, 0.2, rope=1, window=5, differential=0.4), Mlp(96)),
     ),
     "state space beside attention": _spec(
