@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bundles import KINDS, random_weights, write_bundle
 
-from edgedec.errors import BundleCorrupt, CheckpointError, EdgedecError
+from edgedec.errors import BundleCorrupt, CheckpointError, EdgedecError, UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.models import architecture
 from edgedec.runtime import (
@@ -223,3 +223,18 @@ def test_engines_without_the_blocks_refuse_them(tmp_path: Path) -> None:
     kinds = tuple(kind for kind in SPEC.kinds if kind != "gmu")
     assert lacking_kinds(bundle, kinds) == "has no gmu blocks, which this model needs"
     assert lacking_kinds(bundle, SPEC.kinds, facts=()) == "has no differential attention, which this model needs"
+
+
+def test_tools_that_know_attention_by_its_matrices_leave_pairs_alone() -> None:
+    """A norm is between the values and the last matrix: neither factors of channels nor other heads pass it."""
+    pytest.importorskip("torch", reason="heads are combined with torch")
+    from edgedec.export.kv_heads import check_heads
+    from edgedec.export.passes.awq import groups
+
+    block = replace(SPEC.attention[2], norm="rms")
+    spec = replace(SPEC, layers=((block, SPEC.blocks[3]),))
+    assert [group.matrices for group in groups(spec, 0)] == [("blocks.0.qkv",)]
+    single = replace(block, differential=0.0)
+    assert len(list(groups(replace(spec, layers=((single, SPEC.blocks[3]),)), 0))) == 2
+    with pytest.raises(UsageError, match="--kv-heads: the model has differential attention"):
+        check_heads(spec, 0.5)
