@@ -114,11 +114,8 @@ class NativeModel(NativeTensors):
             case S6():
                 return self._s6(prefix, block)
             case Gmu():
-                return structs.GmuStruct(
-                    inner=block.inner_size,
-                    **self._matrices(prefix, "gate out"),
-                    **self._vectors(prefix, "gate_bias out_bias"),
-                )
+                biases = self._vectors(prefix, "gate_bias out_bias")
+                return structs.GmuStruct(inner=block.inner_size, **self._matrices(prefix, "gate out"), **biases)
             case Conv():
                 return self._conv(prefix, block)
             case Delta():
