@@ -24,6 +24,7 @@ _ADAPTED = {
     "attention": ("qkv", "o"),
     "latent": ("", ""),
     "shared_attention": ("q", "o"),
+    "gmu": ("gate", "out"),
     "lookup": ("gate", "out", "context"),
     "mlp": ("", "down"),
     "moe": ("", ""),

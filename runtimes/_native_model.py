@@ -15,6 +15,7 @@ from edgedec.spec import (
     ChannelMix,
     Conv,
     Delta,
+    Gmu,
     LatentAttention,
     Lookup,
     Mlp,
@@ -76,8 +77,10 @@ class NativeModel(NativeTensors):
             made.slots_of, made.attention = block.slots_of, ctypes.pointer(part)
             return made
         setattr(made, block.kind, ctypes.pointer(part))
-        if isinstance(block, Rwkv7) and block.values_of is not None:
+        if isinstance(block, Gmu | Rwkv7) and block.values_of is not None:
             made.values_of = block.values_of
+        if isinstance(block, S6):
+            part.keeps = b in self._spec.owners.values()
         if isinstance(block, Lookup):
             part.first = self._spec.lookups[b].start
         if isinstance(block, LatentAttention):
@@ -110,6 +113,9 @@ class NativeModel(NativeTensors):
                 return self._ssm(prefix, block)
             case S6():
                 return self._s6(prefix, block)
+            case Gmu():
+                biases = self._vectors(prefix, "gate_bias out_bias")
+                return structs.GmuStruct(inner=block.inner_size, **self._matrices(prefix, "gate out"), **biases)
             case Conv():
                 return self._conv(prefix, block)
             case Delta():
@@ -143,6 +149,8 @@ class NativeModel(NativeTensors):
             qk_norm_last=block.qk_norm_last,
             k_is_v=block.k_is_v,
             v_norm=block.v_norm,
+            differential=block.differential,
+            **self._vectors(prefix, "lambdas pair_norm"),
         )
 
     def _shared_attention(self, prefix: str, block: SharedAttention) -> structs.AttentionStruct:

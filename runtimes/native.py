@@ -48,6 +48,7 @@ KINDS = (
     "channel_mix",
     "conv",
     "delta",
+    "gmu",
     "latent",
     "lookup",
     "mlp",

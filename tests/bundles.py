@@ -17,7 +17,22 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import Kept, WeightsFile, format_of
-from edgedec.spec import KV_FORMATS, S6, Attention, ChannelMix, Conv, Delta, Mlp, ModelSpec, Moe, Rope, Rwkv7, Ssm
+from edgedec.spec import (
+    KV_FORMATS,
+    S6,
+    Attention,
+    ChannelMix,
+    Conv,
+    Delta,
+    Gmu,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Rope,
+    Rwkv7,
+    SharedAttention,
+    Ssm,
+)
 
 Read = Callable[[str], NDArray[np.float32]]
 WEIGHTS = "weights.bin"
@@ -105,7 +120,7 @@ def random_weights(spec: ModelSpec, seed: int = 0) -> Read:
         elif len(shape) == 2:
             found[name] = values * np.float32((0.5 if name == "embed" else 1.5) / shape[-1] ** 0.5)
         else:
-            found[name] = (0.0 if name.endswith("bias") else 1.0) + np.float32(0.2) * values
+            found[name] = (0.0 if name.endswith(("bias", "lambdas")) else 1.0) + np.float32(0.2) * values
     return found.__getitem__
 
 
@@ -243,6 +258,16 @@ KINDS = {
         (S6(inner_size=56, state_size=10, dt_rank=5, conv_size=3, proj_bias=True, post_norm="rms"), _MOE),
         (_ATTENTION, Mlp(32)),
         (S6(inner_size=80, state_size=16, dt_rank=33, part_norm="rms", part_eps=0.01),),
+    ),
+    "memory units": _kind(
+        (S6(inner_size=56, state_size=10, dt_rank=5, conv_size=3, norm="layer"), Mlp(32)),
+        (Attention(8, 2, 20, 0.3, rope=None, window=6, differential=0.45, qkv_bias=True), Mlp(32)),
+        (S6(inner_size=40, state_size=7, dt_rank=3), _MOE),
+        (Attention(4, 2, 16, 0.3, rope=None, differential=0.6, o_bias=True, post_norm="rms"), Mlp(32)),
+        (Gmu(4, 40, bias=True, norm="layer"), Mlp(32)),
+        (SharedAttention(6, 12, 2, 16, 0.4, rope=None, differential=0.7, q_bias=True, norm="layer"), _MOE),
+        (Gmu(0, 56, post_norm="rms"),),
+        ropes=(),
     ),
     "no attention": _kind(
         (S6(inner_size=40, state_size=7, dt_rank=3, part_norm="plain"),),

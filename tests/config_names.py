@@ -33,7 +33,9 @@ def norm_eps(config: Any) -> float:
 
 
 def kv_heads(config: Any) -> int:
-    """As many as heads where there is no name for them."""
+    """As many as heads where there is no name for them. Of pairs of heads one is meant."""
+    if hasattr(config, "mb_per_layer") or hasattr(config, "lambda_std_dev"):
+        return int(config.num_key_value_heads) // 2
     if hasattr(config, "multi_query") and not getattr(config, "new_decoder_architecture", False):
         return 1 if config.multi_query else int(config.num_attention_heads)
     found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
 import minicpm  # noqa: E402
+import phi4flash  # noqa: E402
 import rwkv7  # noqa: E402
 from checkpoints import LLAMA3  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
@@ -89,6 +90,8 @@ GEMMA4_LARGE = GEMMA4 | {
 }
 # The other sizes are those of its config in `rwkv7.py`, where all ranks differ.
 RWKV = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers", "bos_token_id", "eos_token_id")}
+# And of `phi4flash.py`.
+PHI4FLASH = {key: SIZES[key] for key in ("vocab_size", "bos_token_id", "eos_token_id")}
 HEADS = {"num_key_value_heads": 4}
 MINICPM = {"scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 24}
 BLOCKFFN_LINEAR = {
@@ -262,7 +265,7 @@ def _without(name: str) -> dict[str, Any]:
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
-    library = {"Rwkv7": rwkv7, "MiniCPM": minicpm}.get(config_name, transformers)
+    library = {"Rwkv7": rwkv7, "MiniCPM": minicpm, "Phi4Flash": phi4flash}.get(config_name, transformers)
     model = getattr(library, class_name)(getattr(library, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -390,6 +393,19 @@ ZOO: dict[str, Callable[[], Any]] = {
         "Rwkv7",
         "Rwkv7ForCausalLM",
         RWKV | {"head_dim": 24, "norm_first": False, "intermediate_size": None, "hidden_ratio": 1.9, "norm_eps": 1e-3},
+        2,
+    ),
+    "diffllama": _causal(
+        "DiffLlama", num_attention_heads=8, num_key_value_heads=4, attention_bias=True, rms_norm_eps=1e-3
+    ),
+    "diffllama_single": _causal("DiffLlama", 1, num_key_value_heads=2, head_dim=20, tie_word_embeddings=True),
+    "phi4flash": lambda: _random("Phi4Flash", "Phi4FlashForCausalLM", PHI4FLASH, 1),
+    "phi4flash_long": lambda: _random(
+        "Phi4Flash",
+        "Phi4FlashForCausalLM",
+        PHI4FLASH
+        | {"num_hidden_layers": 12, "num_key_value_heads": 8, "sliding_window": [None, 4] * 3 + [None] * 6}
+        | {"mamba_dt_rank": "auto", "mamba_proj_bias": False, "mlp_bias": False, "lm_head_bias": False},
         2,
     ),
     "phi3": _causal("Phi3", sliding_window=9, hidden_size=64, rope_parameters={"rope_type": "default"}),

@@ -28,7 +28,7 @@ PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
 # Names of weights of norms and of factors, and of embeddings, in all families.
-NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+)\.weight$|(layer_scalar|router\.(scale|per_expert_scale))$")
+NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+|subln)\.weight$|(layer_scalar|router\.(scale|per_expert_scale))$")
 EMBEDDING = re.compile(r"embed_tokens|embed_in|word_embeddings\.|wte|wpe")
 # transformers has no class of its own for it.
 _NOT_THERE = {"mimo"}
@@ -59,19 +59,9 @@ def names() -> list[str]:
 
 # Of the models that came later, one for each fact and kind.
 _FEW = {
-    *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *(
-        "blockffn",
-        "ernie4_5_moe",
-        "falcon_h1",
-        "gemma4",
-        "gemma4_experts",
-        "gpt_oss",
-        "lfm2",
-        "nemotron_h",
-        "nemotron_h_experts",
-    ),
-    *("olmo_hybrid", "phimoe", "qwen3_next", "rwkv7", "youtu"),
+    *("apertus", "bitnet", "bloom", "cohere2", "diffllama", "gpt_neox", "mpt", "stablelm_beside"),
+    *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
+    *("nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe", "phi4flash", "qwen3_next", "rwkv7", "youtu"),
 }
 
 
@@ -131,6 +121,8 @@ def spread(name: str, shape: Sequence[int]) -> float:
     """How far the values of a tensor spread."""
     if name.endswith(("gate_up_proj_bias", "sinks")):
         return 3.0  # enough to be cut, and to be seen
+    if name.endswith("attn.x_proj.weight"):  # so that scans leave something to be seen of the attention beside them
+        return 0.2 / float(shape[-1]) ** 0.5
     # Decays of Kimi Linear have the axes of a state; transformers' sums of 64 rows' are exact only where they are mild.
     return 0.3 if len(shape) < 2 or (len(shape) == 4 and name.endswith("A_log")) else 2.0 / shape[-1] ** 0.5
 

@@ -20,7 +20,7 @@ _WORTH, _KEPT = 16, 4
 
 class Recurrent(NamedTuple):
     """conv [conv_size - 1, conv_dim]: the last inputs of the convolution; state [n_heads, head_dim, state_size], of a
-    short convolution alone of no head; value [n_heads, head_dim]: of a pending row, where later blocks read it."""
+    short convolution alone of no head; value [n_heads, head_dim] or [channels]: of a pending row, for later blocks."""
 
     conv: Array
     state: Array
@@ -63,8 +63,8 @@ class RecurrentState:
         return self._at
 
     def values(self, rows: Rows, block: int) -> Array:
-        """What this block, number `block`, keeps of each computed row of a call for later ones [count, n_heads,
-        head_dim]; UsageError unless this call or one before has run it on them."""
+        """What this block, number `block`, keeps of each computed row of a call for later ones [count,
+        ...]; UsageError unless this call or one before has run it on them."""
         numbers = rows.row_numbers()[rows.first :].tolist()
         if self._numbers[rows.first : len(rows)] != numbers:
             raise UsageError(

@@ -9,6 +9,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Drafter
 from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.runtime import Call, Capabilities, Outputs, Rows
+from edgedec.spec import ModelSpec
 
 _NONE = Outputs()
 
@@ -32,9 +33,17 @@ def read_pending(
         first = first_taught(len(pending) - 1, drafter.prompt_rows)
         if first < size and (top := drafter.outputs.top):
             wanted = showing(reads, top, first)
-        done = yield Call(rows, cache, outputs=wanted, adapter=context.adapter)
+        blocks = _keeping(cache.spec, capabilities) if wanted == _NONE else None
+        done = yield Call(rows, cache, blocks, outputs=wanted, adapter=context.adapter)
         cache.commit(range(len(rows)))
         if wanted != reads:
             shown.append(taught(rows, wanted.logits_from, size, done.result))
         if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
             yield from reading
+
+
+def _keeping(spec: ModelSpec, capabilities: Capabilities) -> range | None:
+    """The blocks that rows run whose outputs nobody reads, where layers after them keep nothing of such rows (SambaY,
+    Gemma 4); None: all."""
+    blocks = spec.span(0, spec.keeping_layers)
+    return blocks if capabilities.slices and len(blocks) < spec.n_blocks else None

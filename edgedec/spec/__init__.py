@@ -18,6 +18,7 @@ from edgedec.spec.branches import check_branches
 from edgedec.spec.conv import Conv
 from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
+from edgedec.spec.gmu import Gmu, check_memories
 from edgedec.spec.latent import LatentAttention
 from edgedec.spec.lookup import Lookup, check_lookups
 from edgedec.spec.mlp import Mlp
@@ -43,6 +44,7 @@ __all__ = [
     "Delta",
     "Dense",
     "EncoderEntry",
+    "Gmu",
     "LatentAttention",
     "Lookup",
     "Mlp",
@@ -67,7 +69,7 @@ OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
 _Keeping = Attention | ChannelMix | Conv | Delta | LatentAttention | PowerLaw | Rwkv7 | S6 | SharedAttention | Ssm
-Block = _Keeping | Lookup | Mlp | Moe | Opaque
+Block = _Keeping | Gmu | Lookup | Mlp | Moe | Opaque
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
 
@@ -133,7 +135,7 @@ class ModelSpec:
     def owners(self) -> dict[int, int]:
         """For each block that reads what an earlier one kept of the same rows, slots or values, the number of that
         one."""
-        values = {b: block.values_of for b, block in enumerate(self.blocks) if isinstance(block, Rwkv7)}
+        values = {b: block.values_of for b, block in enumerate(self.blocks) if isinstance(block, Gmu | Rwkv7)}
         slots = {b: block.slots_of for b, block in self.shared.items()}
         return slots | {b: owner for b, owner in values.items() if owner is not None}
 
@@ -146,6 +148,13 @@ class ModelSpec:
                 found[b] = range(start, start + block.size)
                 start += block.size
         return found
+
+    @cached_property
+    def keeping_layers(self) -> int:
+        """How many layers there are up to the last that keeps anything of a row for later ones."""
+        reading = Gmu | Lookup | Mlp | Moe | SharedAttention
+        keeps = [i for i, layer in enumerate(self.layers) if not all(isinstance(block, reading) for block in layer)]
+        return max(keeps, default=-1) + 1
 
     @cached_property
     def encoder(self) -> bool:
@@ -224,6 +233,7 @@ class ModelSpec:
         check_shared(self, where)
         check_lookups(self, where)
         check_rwkv(self, where)
+        check_memories(self, where)
         return self
 
     def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:
@@ -234,8 +244,9 @@ class ModelSpec:
         rotated = 2 * len(self.ropes[block.rope].inv_freq)
         if isinstance(block, LatentAttention) and rotated != block.rope_dim:
             raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
-        if not 1 <= rotated <= block.head_dim:
-            raise BundleCorrupt(f"{where}: rotates {rotated} of {block.head_dim} dims")
+        dim = block.head_dim // (2 if block.differential else 1)
+        if not 1 <= rotated <= dim:
+            raise BundleCorrupt(f"{where}: rotates {rotated} of {dim} dims")
 
     def tensors(self) -> Shapes:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec.differential import check_pairs, pair_tensors
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,11 @@ class Attention:
     -clip .. clip first (0: they are not). `slopes`: of each head, times key - query position, added to its scores
     (ALiBi). `inner_norm`: of the heads' outputs before the last matrix. `branch`: the next block reads the state that
     this one reads, and both are added (`spec.branches`). `k_is_v`: values are the keys before norm and rope, so `qkv`
-    has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights."""
+    has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights.
+
+    `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
+    of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
+    a key (0.0: heads are single)."""
 
     n_heads: int
     n_kv_heads: int
@@ -53,11 +58,13 @@ class Attention:
     branch: bool = False
     k_is_v: bool = False
     v_norm: bool = False
+    differential: float = 0.0
     kind: Literal["attention"] = "attention"
 
     @property
     def q_dim(self) -> int:
-        return self.n_heads * self.head_dim
+        """Values of all queries, and of what `o` reads."""
+        return self.n_heads * self.head_dim // (2 if self.differential else 1)
 
     @property
     def kv_dim(self) -> int:
@@ -100,7 +107,7 @@ class Attention:
             shapes["qkv_bias"] = (self.qkv_rows,)
         if self.o_bias:
             shapes["o_bias"] = (hidden,)
-        return shapes
+        return shapes | pair_tensors(self)
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of them a row reads every byte."""
@@ -123,3 +130,4 @@ class Attention:
             raise BundleCorrupt(f"{where}.clip: {self.clip} is out of range")
         if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):
             raise BundleCorrupt(f"{where}.slopes: must be a finite number for each of {self.n_heads} heads")
+        check_pairs(self, where)

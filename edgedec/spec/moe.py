@@ -173,7 +173,9 @@ class Moe(UpMatrix):
         if self.n_levels > MOST_LEVELS:
             raise BundleCorrupt(f"{where}.levels: {self.n_levels} of at most {MOST_LEVELS}")
         if not 0 <= self.drop_below <= 1 or (self.drop_below and (self.top_k < 2 or self.router == "relu")):
-            raise BundleCorrupt(f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row by {self.router}")
+            raise BundleCorrupt(
+                f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row by {self.router}"
+            )
         if not 0 <= self.protect_from < inf or (self.protect_from and not self.drop_below):
             raise BundleCorrupt(f"{where}.protect_from: {self.protect_from} where experts below {self.drop_below} drop")
 

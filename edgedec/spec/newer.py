@@ -34,6 +34,7 @@ RELU_ROUTER = "experts chosen by ReLU"
 GATE_ALONE = "state spaces with a gate and no norm"
 K_IS_V = "keys that are values too"
 V_NORM = "norms of values"
+DIFFERENTIAL = "differential attention"
 STATE_SCALE = "a factor of the state"
 ROUTER_NORM = "routers with a norm of their own"
 EXPERT_SCALE = "factors of experts"
@@ -41,13 +42,15 @@ JOINED = "a norm of what blocks side by side add"
 EXPERT_LEVELS = "experts in tensors of their own formats"
 EXPERT_DROP = "experts that some rows leave out"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
-NO_GRAPHS = (K_IS_V, V_NORM, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP)
+NO_GRAPHS = (
+    *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
+)
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
     *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
 )
-_KINDS = frozenset(("channel_mix", "conv", "delta", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
+_KINDS = frozenset(("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:
@@ -81,6 +84,7 @@ def _of(block: Block) -> dict[str, Any]:
             GATES: block.gate != "none",
             K_IS_V: block.k_is_v,
             V_NORM: block.v_norm,
+            DIFFERENTIAL: block.differential,
         }
     if isinstance(block, Moe):
         found |= {

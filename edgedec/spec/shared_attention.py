@@ -1,5 +1,6 @@
 """Attention over the keys and values of an earlier block: it keeps no slots and projects queries only. Gemma 4's last
-layers read the last full layer before them, or the last one with a window."""
+layers read the last full layer before them, or the last one with a window; SambaY's second half reads one
+layer."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
+from edgedec.spec.differential import pair_tensors
 
 if TYPE_CHECKING:
     from edgedec.spec import ModelSpec
@@ -32,6 +34,7 @@ class SharedAttention:
     qk_norm: Literal["none", "head"] = "none"
     q_bias: bool = False
     o_bias: bool = False
+    differential: float = 0.0
     norm: Norm = "rms"
     post_norm: Norm = "none"
     kind: Literal["shared_attention"] = "shared_attention"
@@ -40,13 +43,14 @@ class SharedAttention:
 
     @property
     def q_dim(self) -> int:
-        return self.n_heads * self.head_dim
+        """Values of all queries, and of what `o` reads."""
+        return self.attention.q_dim
 
     @cached_property
     def attention(self) -> Attention:
         """Attention that scores its queries alike."""
         sizes = (self.n_heads, self.n_kv_heads, self.head_dim, self.scale, self.rope, self.window, self.sinks)
-        return Attention(*sizes, self.softcap, self.qk_norm)
+        return Attention(*sizes, self.softcap, self.qk_norm, differential=self.differential)
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""
@@ -58,7 +62,7 @@ class SharedAttention:
             shapes["q_bias"] = (self.q_dim,)
         if self.o_bias:
             shapes["o_bias"] = (hidden,)
-        return shapes
+        return shapes | pair_tensors(self)
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized."""

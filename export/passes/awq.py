@@ -119,7 +119,7 @@ def groups(spec: ModelSpec, b: int) -> Iterator[ScaledGroup]:
         yield ScaledGroup(norms[norm], {norm: None})
     if isinstance(block, Attention | Mlp) and block.inner_norm != "none":
         return  # what it norms may not be scaled
-    normed = isinstance(block, Attention) and (block.clip or block.v_norm or block.k_is_v)
+    normed = isinstance(block, Attention) and (block.clip or block.v_norm or block.k_is_v or block.differential)
     read = any(other.slots_of == b for other in spec.shared.values())  # whose values another block weighs too
     if isinstance(block, Attention) and block.kind == "attention" and not normed and not read:
         values = slice(block.q_dim + block.kv_dim, block.q_dim + 2 * block.kv_dim)

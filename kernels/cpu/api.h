@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 22
+#define ED_ABI 24
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -40,6 +40,11 @@ struct ed_attention {
   float clip;                              // q, k and v are cut to -clip .. clip first; 0: they are not
   int32_t qk_norm_last;                    // 1: q and k by head are normed after the rope
   int32_t k_is_v, v_norm;  // 1: qkv has no values, which are the keys before norm and rope; 1: values of a head are normed, without weights
+  // Above 0: heads are pairs, whose queries have head_dim / 2 values (edgedec/spec/differential.py); lambdas [4, head_dim / 2],
+  // pair_norm [head_dim].
+  float differential;
+  int32_t none;
+  const float *lambdas, *pair_norm;
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -84,10 +89,11 @@ struct ed_ssm {
 };
 
 // part_norm: of what time steps are made of, of B and of C: 0 none, 1 by the root mean square, 2 then times dt_norm,
-// b_norm, c_norm. a: [inner, state_size].
+// b_norm, c_norm. a: [inner, state_size]. keeps 1: later blocks read its outputs before the gate.
 struct ed_s6 {
   int32_t inner, state_size, dt_rank, conv_size, part_norm;
   float part_eps;
+  int32_t keeps, reserved;
   ed_tensor in_proj, x_proj, dt_proj, out_proj;
   const float *in_proj_bias, *out_proj_bias, *conv, *conv_bias, *dt_bias, *a, *d, *dt_norm, *b_norm, *c_norm;
 };
@@ -148,8 +154,15 @@ struct ed_channel_mix {
   const float* mix;
 };
 
+// The gated memory unit: out(m * silu(gate x)), m: outputs before the gate of block `values_of`, an s6 block that keeps them.
+struct ed_gmu {
+  int32_t inner, reserved;
+  ed_tensor gate, out;
+  const float *gate_bias, *out_bias;
+};
+
 // kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta, 12 attention over the slots of
-// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix; the pointer of that kind is set (and attention and mlp
+// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu; the pointer of that kind is set (and attention and mlp
 // for power_law, attention for latent and 12), the others are null. branch 1: the next block reads what this one reads,
 // and both are added.
 struct ed_block {
@@ -157,7 +170,7 @@ struct ed_block {
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
   const float* state_scale;  // [1], times the state after all that; or null
-  int32_t slots_of, values_of;  // values_of: the rwkv7 block whose values this one reads; -1: none
+  int32_t slots_of, values_of;  // values_of: the block whose values an rwkv7 or gmu block reads; -1: none
   const ed_attention* attention;
   const ed_mlp* mlp;
   const ed_moe* moe;
@@ -170,6 +183,7 @@ struct ed_block {
   const ed_lookup* lookup;
   const ed_rwkv7* rwkv7;
   const ed_channel_mix* channel_mix;
+  const ed_gmu* gmu;
 };
 
 // Tables [positions, pairs].

@@ -5,6 +5,7 @@
 #include "attention_plan.h"
 #include "attention_state.h"
 #include "attention_views.h"
+#include "differential.h"
 #include "engine.h"
 #include "kv.h"
 #include "latent.h"
@@ -35,6 +36,7 @@ class AttentionBlock : public Block {
         block_(block),
         m_(*block.attention),
         latent_(block.latent ? std::make_unique<LatentProducts>(engine, block) : nullptr),
+        pairs_(m_.differential > 0 ? std::make_unique<HeadPairs>(engine, m_) : nullptr),
         curvature_(block.power_law ? block.power_law->curvature : nullptr),
         s_(engine.shared<AttentionScratch>()),
         k_(engine.kernels()),
@@ -59,6 +61,7 @@ class AttentionBlock : public Block {
     s_.attn_out.need((size_t)rows * q_dim_);
     if (paired()) s_.pair.need((size_t)rows * qkv_.k);
     if (latent_) latent_->reserve(rows);
+    if (pairs_) pairs_->reserve(rows);
     if (curvature_) s_.bent.need((size_t)rows * q_dim_);
   }
 
@@ -71,7 +74,9 @@ class AttentionBlock : public Block {
     attend(call);
     if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
     s_.viewed->run(call, s_.views);
-    const float* y = latent_ ? latent_->values(s_.attn_out.p, call.rows) : s_.attn_out.p;
+    const float* y = latent_  ? latent_->values(s_.attn_out.p, call.rows)
+                     : pairs_ ? pairs_->subtract(s_.attn_out.p, call.rows)
+                              : s_.attn_out.p;
     if (m_.gate) gate(call.rows);
     engine_.norm_wide(m_.inner_norm, s_.attn_out.p, call.rows, q_dim_);
     const QuantizedActivations a = engine_.quantize(y, call.rows, o_);
@@ -109,6 +114,7 @@ class AttentionBlock : public Block {
   const ed_block block_;
   const ed_attention m_;
   const std::unique_ptr<LatentProducts> latent_;  // or null
+  const std::unique_ptr<HeadPairs> pairs_;        // or null
   const float* const curvature_;  // [heads, dim, dim], or null
   AttentionScratch& s_;
   const Kernels& k_;
@@ -136,9 +142,11 @@ QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
 void AttentionBlock::project(const BlockCall& call) {
   Product p{};
   p.w = qkv_, p.a = paired() ? pair(call) : engine_.norm(block_.norm, call.input, call.rows, qkv_);
-  p.bias = m_.qkv_bias, p.rows = call.rows, p.out = s_.qkv.p, p.stride = width_;
+  const int width = pairs_ ? qkv_.n : width_;
+  p.bias = m_.qkv_bias, p.rows = call.rows, p.out = pairs_ ? pairs_->projected() : s_.qkv.p, p.stride = width;
   engine_.multiply(p);
-  engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, s_.qkv.p, width_);
+  engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, p.out, width);
+  if (pairs_) pairs_->widen(call.rows, s_.qkv.p, width_);
   if (m_.qk_norm != 2 && !m_.clip) return;
   engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
@@ -282,8 +290,9 @@ void AttentionBlock::norm_part(float* x, const float* weight, const float* bias,
 void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {
   const ed_rope& rope = engine_.rope(m_.rope);
   const float *cos = rope.cos + (size_t)position * rope.pairs, *sin = rope.sin + (size_t)position * rope.pairs;
-  for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_, d_, cos, sin, rope.pairs);
-  if (k) k_.rope(k, d_, cos, sin, rope.pairs);
+  const int dim = pairs_ ? d_ / 2 : d_;
+  for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_ + (pairs_ ? h % 2 * dim : 0), dim, cos, sin, rope.pairs);
+  for (int at = 0; k && at < d_; at += dim) k_.rope(k + at, dim, cos, sin, rope.pairs);
 }
 
 // Query heads times their matrices: each value a sum in the order of the head's values, product by product.
@@ -403,10 +412,16 @@ void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread)
   finish(call, item, sum, thread);
 }
 
+bool makes_pairs(const ed_attention& m) {
+  const bool alone = !m.qk_norm && !m.gate && !m.k_is_v && !m.v_norm && m.inner_norm.kind == NO_NORM && !m.clip;
+  return alone && m.lambdas && m.pair_norm && m.head_dim % 2 == 0 && m.heads % 2 == 0;
+}
+
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const int gate = block.attention->gate;
   if (gate && gate != block.attention->heads && gate != block.attention->heads * block.attention->head_dim) return nullptr;
   if (gate && block.attention->k_is_v) return nullptr;
+  if (block.attention->differential > 0 && !makes_pairs(*block.attention)) return nullptr;
   return std::make_unique<AttentionBlock>(engine, block);
 }
 

@@ -22,6 +22,7 @@ KINDS = {
     "lookup": 13,
     "rwkv7": 14,
     "channel_mix": 15,
+    "gmu": 16,
 }
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4}
 # Error messages by status code of the library.

@@ -44,10 +44,15 @@ std::vector<std::unique_ptr<Block>> Engine::make_blocks() {
   return made;
 }
 
-// Whether the slots or values that a block reads are those of a block before it, of the same heads.
+// Whether the slots or values that a block reads are those of a block before it, of the same heads or channels.
 bool Engine::shares(int block) const {
   const int owner = owner_of(block);
-  if (owner >= block || blocks_[owner].kind != (blocks_[block].kind == RWKV7 ? RWKV7 : ATTENTION)) return false;
+  if (owner >= block) return false;
+  if (const ed_gmu* unit = blocks_[block].gmu) {
+    const ed_s6* memory = blocks_[owner].s6;
+    return memory && memory->keeps && memory->inner == unit->inner;
+  }
+  if (blocks_[owner].kind != (blocks_[block].rwkv7 ? RWKV7 : ATTENTION)) return false;
   if (const ed_rwkv7* mixed = blocks_[block].rwkv7)
     return mixed->heads * mixed->head_dim == blocks_[owner].rwkv7->heads * blocks_[owner].rwkv7->head_dim;
   const ed_attention &own = *blocks_[block].attention, &other = *blocks_[owner].attention;

@@ -137,7 +137,7 @@ class Engine {
   // The block whose slots or values a block reads; -1: it reads no other's.
   int owner_of(int block) const {
     const int slots = slots_of(block);
-    return slots != block ? slots : blocks_[block].kind == RWKV7 ? blocks_[block].values_of : -1;
+    return slots != block ? slots : blocks_[block].rwkv7 || blocks_[block].gmu ? blocks_[block].values_of : -1;
   }
   BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(slots_of(block)) : nullptr; }
   const BlockState* owner_state(const Planned& s, int block) const {

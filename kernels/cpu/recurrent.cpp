@@ -36,7 +36,7 @@ RecurrentState::RecurrentState(const SsmShape& shape)
       mixed_pad_(round16(shape.mixed_dim())),
       step_pad_(round16(shape.steps())),
       input_floats_(mixed_pad_ + step_pad_ + round16(shape.all_decays())),
-      row_floats_(conv_pad_ + input_floats_),
+      row_floats_(conv_pad_ + input_floats_ + round16(shape.kept)),
       no_history_(std::make_shared<std::vector<float>>(shape.history_floats())),
       history_(no_history_),
       tree_history_(no_history_) {}
@@ -46,7 +46,7 @@ RecurrentState::RecurrentState(const SsmShape& shape)
 SsmRow RecurrentState::row(int row) const {
   float* p = values_.get() + row * row_floats_;
   float *mixed = p + conv_pad_, *dt = mixed + mixed_pad_;
-  return {p, mixed, dt, shape_.channel_decays ? nullptr : dt + step_pad_};
+  return {p, mixed, dt, shape_.channel_decays ? nullptr : dt + step_pad_, mixed + input_floats_};
 }
 
 void RecurrentState::resize_rows(int rows, int keep) {

@@ -17,8 +17,9 @@ namespace edgedec {
 // What is kept of a pending row: its values before the convolution [conv_dim]; x, B and C [mixed_dim]; dt [heads] and
 // decay [heads, decays], or dt of each channel. Of RWKV-7: the normed state [shifted], which the next row reads; v [inner],
 // then k, the key that is sought and what is replaced [heads, state_size] each; decay.
+// `kept` [kept]: what later blocks read of the row.
 struct SsmRow {
-  float *raw, *mixed, *dt, *decay;
+  float *raw, *mixed, *dt, *decay, *kept;
 };
 
 // A row's inputs, applied to a whole state.
@@ -35,6 +36,7 @@ struct SsmShape {
   int channels = 0;  // of a short convolution alone, which has no heads
   // Of channels with decays of their own, which are one head and alone are convolved (S6Step); null: heads have theirs.
   std::shared_ptr<const std::vector<float>> channel_decays = nullptr;
+  int kept = 0;     // values of a row that it is given for later blocks, besides its inputs
   int shifted = 0;  // of RWKV-7: values of a row that the next one reads; it has a decay for each channel of a key
 
   int inner() const { return heads * head_dim; }
@@ -132,7 +134,7 @@ class RecurrentState final : public BlockState {
 
   const SsmShape shape_;
   const int conv_pad_, mixed_pad_, step_pad_;
-  const size_t input_floats_, row_floats_;  // of a row: mixed, dt, decay; and raw before them
+  const size_t input_floats_, row_floats_;  // of a row: mixed, dt, decay; and raw before, kept after them
   const History no_history_;                // zeros
 
   // Committed: `state_` with the inputs in `tail_` applied.

@@ -59,6 +59,7 @@ class S6Block : public Block {
     engine_.adapt(call, 3, low, m_.dt_rank, s_.steps.p, m_.inner);
     for (const SequenceRows& s : call.sequences) keep(s);
     scan(call);
+    if (m_.keeps) remember(call);
     gate(call.rows);
     const QuantizedActivations a = engine_.quantize(s_.x.p, call.rows, out_);
     engine_.residual(call, block_, out_, a, s_.x.p, m_.out_proj_bias);
@@ -122,6 +123,13 @@ class S6Block : public Block {
     }
   }
 
+  // y of every row into its state, for later blocks.
+  void remember(const BlockCall& call) const {
+    for (const SequenceRows& s : call.sequences)
+      for (int r = 0; r < s.rows; r++)
+        std::copy_n(s_.x.p + (size_t)(s.row + r) * m_.inner, m_.inner, state(s).row(s.pending.first + r).kept);
+  }
+
   // y = y * silu(z).
   void gate(int rows) {
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
@@ -149,7 +157,9 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
 
 std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int, const std::shared_ptr<PagePool>&) {
   const ed_s6& m = *block.s6;
-  return std::make_unique<RecurrentState>(SsmShape{1, m.inner, m.state_size, 1, m.conv_size, 0, 0, decays_of(m)});
+  SsmShape shape{1, m.inner, m.state_size, 1, m.conv_size, 0, 0, decays_of(m)};
+  shape.kept = m.keeps ? m.inner : 0;
+  return std::make_unique<RecurrentState>(shape);
 }
 
 }  // namespace

@@ -37,6 +37,9 @@ class AttentionStruct(_Struct):
         (NormStruct, "inner_norm"),
         (c_float, "clip"),
         (c_int32, "qk_norm_last k_is_v v_norm"),
+        (c_float, "differential"),
+        (c_int32, "none"),
+        (c_void_p, "lambdas pair_norm"),
     )
 
 
@@ -106,6 +109,7 @@ class S6Struct(_Struct):
     _fields_ = _fields(
         (c_int32, "inner state_size dt_rank conv_size part_norm"),
         (c_float, "part_eps"),
+        (c_int32, "keeps reserved"),
         (TensorStruct, "in_proj x_proj dt_proj out_proj"),
         (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
     )
@@ -132,6 +136,10 @@ class ChannelMixStruct(_Struct):
     _fields_ = _fields((TensorStruct, "up down"), (c_void_p, "mix"))
 
 
+class GmuStruct(_Struct):
+    _fields_ = _fields((c_int32, "inner reserved"), (TensorStruct, "gate out"), (c_void_p, "gate_bias out_bias"))
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
@@ -148,6 +156,7 @@ class BlockStruct(_Struct):
         ("lookup", POINTER(LookupStruct)),
         ("rwkv7", POINTER(Rwkv7Struct)),
         ("channel_mix", POINTER(ChannelMixStruct)),
+        ("gmu", POINTER(GmuStruct)),
     ]
 
 

@@ -28,6 +28,7 @@ from edgedec.runtimes.reference import (
     attention,
     conv,
     delta,
+    gmu,
     latent,
     lookup,
     mlp,
@@ -49,6 +50,7 @@ from edgedec.spec import (
     ChannelMix,
     Conv,
     Delta,
+    Gmu,
     LatentAttention,
     Lookup,
     Mlp,
@@ -70,6 +72,7 @@ KINDS = (
     "channel_mix",
     "conv",
     "delta",
+    "gmu",
     "latent",
     "lookup",
     "mlp",
@@ -227,6 +230,8 @@ class Reference:
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
             case S6():
                 return s6.run(block, w, x, rows, cache.state(w.number)), None, None
+            case Gmu():
+                return gmu.run(block, w, x, cache.state(block.values_of).values(rows, block.values_of)), None, None
             case Conv():
                 return conv.run(block, w, x, rows, cache.state(w.number)), None, None
             case Delta():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
+from edgedec.runtimes.reference.differential import subtracted, widened
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, rms_norm, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
@@ -62,7 +63,7 @@ def run(
     y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
     if block.gate_dim:
         y = (y.reshape(len(y), gate.shape[1], -1) * sigmoid(gate)[:, :, None]).reshape(y.shape)
-    y = w.norm(y, block.inner_norm, "inner_norm")
+    y = subtracted(block, w, y) if block.differential else w.norm(y, block.inner_norm, "inner_norm")
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
@@ -97,6 +98,8 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     v = k if block.k_is_v else v
     if block.qk_norm == "full":
         q, k = w.norm(q, block.qk_norm_kind, "q_norm"), w.norm(k, block.qk_norm_kind, "k_norm")
+    if block.differential:
+        q = widened(q, block.n_heads)
     q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))
     if block.qk_norm in ("head", "heads") and not block.qk_norm_last:
         q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
@@ -139,7 +142,13 @@ def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.in
     rope = spec.ropes[block.rope]
     angles = rope.angles(positions, spec.original_length)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
-    half = len(rope.inv_freq)
+    parts = np.split(x, 2, axis=-1) if block.differential else [x]
+    return np.concatenate([_turned(part, cos, sin) for part in parts], axis=-1)
+
+
+def _turned(x: Array, cos: Array, sin: Array) -> Array:
+    """x [heads, n, dim] whose pairs, j and j + pairs, are turned by angles [n, pairs]."""
+    half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 

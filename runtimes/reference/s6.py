@@ -23,7 +23,7 @@ def run(block: S6, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentState) 
         before = stepped(rows, i, states, kept)
         state = np.exp(dt[i][:, None] * a) * before.state[0] + (dt[i] * mixed[i])[:, None] * b[i]
         y[i] = state @ c[i] + d * mixed[i]
-        states.append(Recurrent(histories[i], state.astype(np.float32)[None]))
+        states.append(Recurrent(histories[i], state.astype(np.float32)[None], y[i]))
     kept.write(rows, [given(state) for state in states])
     return w.linear(y * activation(z, "silu"), "out_proj", block.proj_bias)
 

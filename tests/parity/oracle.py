@@ -17,6 +17,7 @@ from edgedec.spec import (
     ChannelMix,
     Conv,
     Delta,
+    Gmu,
     LatentAttention,
     Lookup,
     Mlp,
@@ -73,12 +74,17 @@ def normed(spec: ModelSpec, kind: str, get: Get, name: str, x: Array) -> Array:
 def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
     """What block b adds to x. seen: what later blocks read of the embedding and of earlier blocks."""
     block = spec.blocks[b]
-    kinds = (channel_mix, conv, delta, latent, mlp, s6, ssm)
+    kinds = (channel_mix, conv, delta, latent, mlp, ssm)
     inner = normed(spec, block.norm, get, "norm", x)
     if isinstance(block, SharedAttention):
         y = shared_attention(spec, block, get, inner, seen)
     elif isinstance(block, Lookup):
         y = lookup(spec, b, get, inner, seen)
+    elif isinstance(block, Gmu):
+        gate = inner @ get("gate").T + (get("gate_bias") if block.bias else 0.0)
+        y = (act(gate, "silu") * seen[block.values_of]) @ get("out").T + (get("out_bias") if block.bias else 0.0)
+    elif block.kind == "s6":
+        y, seen[b] = s6(spec, block, get, inner)
     elif block.kind == "rwkv7":
         y, seen[b] = rwkv7(spec, block, get, inner, seen)
     elif block.kind == "attention":
@@ -98,7 +104,12 @@ def lookup(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) ->
 
 
 def shared_attention(spec: ModelSpec, block: SharedAttention, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
-    q = prepare(spec, block.attention, get, x @ get("q").T + (get("q_bias") if block.q_bias else 0.0), "q_norm")
+    q = x @ get("q").T + (get("q_bias") if block.q_bias else 0.0)
+    if block.differential:
+        return differ(spec, block, get, q, *seen[block.slots_of]) @ get("o").T + (
+            get("o_bias") if block.o_bias else 0.0
+        )
+    q = prepare(spec, block.attention, get, q, "q_norm")
     mixed = mix(block.attention, get, q, *seen[block.slots_of])
     return mixed.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
@@ -112,6 +123,9 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> tuple[Ar
     v = k if block.k_is_v else qkv[:, block.q_dim + block.kv_dim :][:, : block.kv_dim]
     v = v.reshape(len(x), block.n_kv_heads, block.head_dim)
     v = norm(v, np.ones(block.head_dim), spec.norm_eps) if block.v_norm else v
+    if block.differential:
+        k = halves_turned(spec, block, k).reshape(v.shape)
+        return differ(spec, block, get, q, k, v) @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
     q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
     out = mix(block, get, q, k, v)
     if block.gate != "none":
@@ -119,6 +133,30 @@ def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> tuple[Ar
         out = out * (gate[:, :, None] if block.gate == "head" else gate.reshape(out.shape))
     mixed = normed(spec, block.inner_norm, get, "inner_norm", out.reshape(len(x), -1))
     return mixed @ get("o").T + (get("o_bias") if block.o_bias else 0.0), k, v
+
+
+def halves_turned(spec: ModelSpec, block: Attention | SharedAttention, x: Array) -> Array:
+    """x [n, heads * half], each half of a key or query turned by itself."""
+    if block.rope is None:
+        return x
+    return rotate(x.reshape(len(x), -1, block.head_dim // 2), spec.ropes[block.rope]).reshape(x.shape)
+
+
+def differ(spec: ModelSpec, block: Attention | SharedAttention, get: Get, q: Array, k: Array, v: Array) -> Array:
+    """Queries [n, heads * half] over keys and values, by pairs: [n, heads * half]."""
+    q = halves_turned(spec, block, q)
+    half, out, l0 = block.head_dim // 2, np.zeros((len(q), block.n_heads // 2, block.head_dim)), get("lambdas")
+    shares = [math.exp(l0[i * half :][:half] @ l0[(i + 1) * half :][:half]) for i in (0, 2)]
+    for pair in range(block.n_heads // 2):
+        kv = 2 * pair * block.n_kv_heads // block.n_heads
+        for p in range(len(q)):
+            seen = slice(max(0, p - block.window + 1) if block.window else 0, p + 1)
+            for part, times in ((0, 1.0), (1, -(shares[0] - shares[1] + block.differential))):
+                own = q[p, (2 * pair + part) * half :][:half]
+                scores = cap(k[seen, kv, part * half :][:, :half] @ own * block.scale, block.softcap)
+                weights = np.exp(scores - scores.max())
+                out[p, pair] += times * (weights @ v[seen, kv]) / weights.sum()
+    return norm(out, get("pair_norm"), spec.norm_eps).reshape(len(q), -1)
 
 
 def mix(block: Attention, get: Get, q: Array, k: Array, v: Array) -> Array:
@@ -304,8 +342,8 @@ def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:
     return normed @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
 
 
-def s6(spec: ModelSpec, block: S6, get: Get, x: Array) -> Array:
-    """One row, one channel at a time: S = exp(dt a) S + dt x B, y = S C + d x."""
+def s6(spec: ModelSpec, block: S6, get: Get, x: Array) -> tuple[Array, Array]:
+    """One row, one channel at a time: S = exp(dt a) S + dt x B, y = S C + d x. What it adds, and y."""
     inner, size, rank = block.inner_size, block.state_size, block.dt_rank
     projected = x @ get("in_proj").T + (get("in_proj_bias") if block.proj_bias else 0.0)
     padded = np.concatenate([np.zeros((block.conv_size - 1, inner)), projected[:, :inner]])
@@ -323,7 +361,7 @@ def s6(spec: ModelSpec, block: S6, get: Get, x: Array) -> Array:
             state[i] = np.exp(steps[i] * get("a")[i]) * state[i] + steps[i] * own[i] * b
             y[row, i] = state[i] @ c + get("d")[i] * own[i]
     z = projected[:, inner:]
-    return (y * z / (1 + np.exp(-z))) @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
+    return (y * z / (1 + np.exp(-z))) @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0), y
 
 
 def conv(spec: ModelSpec, block: Conv, get: Get, x: Array) -> Array:

@@ -30,6 +30,7 @@ from edgedec.spec import (
     Conv,
     Delta,
     EncoderEntry,
+    Gmu,
     LatentAttention,
     Lookup,
     Mlp,
@@ -193,8 +194,19 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("qk_norm_last", False),
         ("norm", "rms"),
         ("v_norm", False),
+        ("differential", 0.3),
     ],
-    SharedAttention: [("qk_norm", "none"), ("window", None), ("scale", 0.5), ("rope", None), ("q_bias", False)],
+    Gmu: [("bias", False), ("norm", "rms")],
+    SharedAttention: [
+        ("qk_norm", "none"),
+        ("window", None),
+        ("scale", 3.0),
+        ("rope", None),
+        ("q_bias", False),
+        ("o_bias", False),
+        ("norm", "rms"),
+        ("differential", 0.3),
+    ],
     Lookup: [("activation", "relu"), ("post_norm", "none"), ("state_scale", False)],
     Mlp: [
         ("state_scale", False),
@@ -263,6 +275,8 @@ def _replaced(spec: ModelSpec, kind: type[Block], key: str, value: Any) -> Model
         )
         same |= key == "norm" and block.norm == "none"
         same |= isinstance(block, Moe) and block.router == "relu" and key == "top_k"  # it passes any number
+        same |= key == "differential" and not block.differential
+        same |= key == "gate" and bool(getattr(block, "differential", 0.0))  # nothing is known of it there
         same |= key == "jitter" and block.router != "sparsemixer"
         same |= key == "norm_groups" and block.norm_groups == 0  # it has no weights of a norm
         own = kind is Attention and (key, value) == ("qk_norm", "none")
@@ -353,6 +367,7 @@ KINDS = {
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"jamba": {"s6", "mlp"}, "nemotron_h": {"ssm", "mlp"}},
     "rwkv7": {"rwkv7", "channel_mix"},
+    "phi4flash": {"gmu", "mlp", "s6", "shared_attention"},
     **{"mamba": {"s6"}, "falcon_mamba": {"s6"}, "mamba2": {"ssm"}},
     "lfm2": {"conv", "mlp"},
     "lfm2_moe": {"conv", "moe"},

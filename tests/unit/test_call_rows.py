@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bundles import KINDS, random_weights, write_bundle
 from drafting import finish, saved
 
 from edgedec.decoding.call_rows import apart, first_taught, showing, taught, with_draft, with_prompts, without
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, PromptRows
 from edgedec.decoding.reading import read_pending
-from edgedec.runtime import Call, CallResult, Outputs, Rows, forward_one
+from edgedec.runtime import Call, CallResult, Outputs, Rows, RuntimeOptions, forward_one, logits_of, open_runtime
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
 
@@ -169,3 +172,28 @@ def test_a_drafter_reads_every_chunk() -> None:
     silent = Reader(3, 2)
     read(silent)
     assert silent.chunks == []
+
+
+class States(Reader):
+    """Reads states of a prompt's rows, and makes no calls."""
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> None:
+        self.chunks.append((rows.tokens.tolist(), list(result.hidden)))
+
+
+@pytest.mark.parametrize(("reads", "blocks"), [(Outputs(), range(8)), (Outputs(hidden=(9,)), None)])
+def test_chunks_stop_before_layers_that_keep_nothing(reads: Outputs, blocks: range | None, tmp_path: Path) -> None:
+    """Of a decoder whose last layers read what earlier ones keep: unless a drafter reads them, and never the last
+    chunk. What follows is the same."""
+    spec = KINDS["memory units"]
+    runtime = open_runtime(
+        "reference", write_bundle(tmp_path / "b", spec, random_weights(spec)), RuntimeOptions(kv="f32")
+    )
+    assert (spec.keeping_layers, spec.n_layers, tiny_spec().keeping_layers) == (4, 7, tiny_spec().n_layers)
+    context, drafter = Context(list(PROMPT), len(PROMPT), runtime.new_cache(64)), States(reads=reads)
+    seen, forward = list[Any](), runtime.forward
+    runtime.forward = lambda calls: seen.extend(call.blocks for call in calls) or forward(calls)  # type: ignore
+    rows, _ = finish(runtime, read_pending(context, replace(runtime.capabilities, prefill_chunk=6), drafter))
+    assert (seen, len(rows), len(drafter.chunks)) == ([blocks] * 3, 5, 0 if blocks else 3)
+    found = logits_of(runtime, rows, context.cache)
+    np.testing.assert_allclose(found, logits_of(runtime, Rows.chain(PROMPT, 0), runtime.new_cache(64))[18:], atol=1e-3)

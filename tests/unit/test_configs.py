@@ -125,7 +125,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             assert sizes == tuple(getattr(theirs, name) or 0 for name in names), name
         else:
             assert block.n_kv_heads == kv_heads(theirs), name
-            assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
+            dim = block.head_dim // (2 if block.differential else 1)
+            assert dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
         assert spec.tied == theirs.tie_word_embeddings, name
         assert spec.norm_eps == norm_eps(theirs), name
         if name in ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"):
@@ -168,7 +169,7 @@ def _shared_size(config: Any) -> int:
 
 
 _STATES = ("mamba", "falcon_mamba", "mamba2")
-_OWN_TESTS = ("jamba", "nemotron_h", "gemma4_text", "rwkv7", "bloom", "mpt", "minicpm")
+_OWN_TESTS = ("jamba", "nemotron_h", "gemma4_text", "phi4flash", "rwkv7", "bloom", "mpt", "minicpm")
 
 
 @pytest.mark.parametrize("name", _STATES)

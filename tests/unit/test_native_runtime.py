@@ -471,6 +471,7 @@ MIRROR = {
     "ed_lookup": structs.LookupStruct,
     "ed_rwkv7": structs.Rwkv7Struct,
     "ed_channel_mix": structs.ChannelMixStruct,
+    "ed_gmu": structs.GmuStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,

@@ -12,6 +12,7 @@ from edgedec.spec import (
     Conv,
     Delta,
     EncoderEntry,
+    Gmu,
     LatentAttention,
     Lookup,
     Mlp,
@@ -39,6 +40,7 @@ _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
 # Channels that fill no vector, and ranks that fill no block of weights.
 _S6 = S6(inner_size=88, state_size=10, dt_rank=5, conv_size=3)
+_PAIRS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=0.25, rope=None, differential=0.55)
 _DELTA = Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2, conv_size=3)
 _RWKV7 = Rwkv7(HIDDEN, 3, head_dim=20, key_dim=24, decay_rank=9, rate_rank=7, gate_rank=11)
 _POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
@@ -184,6 +186,22 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_S6, part_norm="plain", post_norm="rms"),),
     ),
     "selective hybrid": _spec("selective hybrid", (_S6, Mlp(96)), (replace(_HEADS, rope=None), _MOE), (_S6, _MOE)),
+    "memory units": _spec(
+        "memory units",
+        (_S6, Mlp(96)),
+        (replace(_PAIRS, window=7, qkv_bias=True), Mlp(96)),
+        (replace(_S6, inner_size=64), _MOE),
+        (replace(_PAIRS, n_heads=8, head_dim=16, o_bias=True, softcap=4.0), Mlp(96)),
+        (Gmu(4, 64, bias=True), Mlp(96)),
+        (SharedAttention(6, 4, 2, 16, 0.35, rope=None, differential=0.7, q_bias=True, post_norm="rms"), Mlp(96)),
+        (Gmu(0, 88, norm="none", post_norm="rms"),),
+    ),
+    "pairs of heads": _spec(
+        "pairs of heads",
+        (replace(_PAIRS, rope=1, qkv_bias=True), Mlp(96)),
+        (replace(_PAIRS, rope=0, n_kv_heads=1, head_dim=72, window=5), Mlp(96)),
+        (SharedAttention(2, 2, 1, 72, 0.2, rope=1, window=5, differential=0.4), Mlp(96)),
+    ),
     "state space beside attention": _spec(
         "state space beside attention",
         (replace(_SSM, branch=True, norm_groups=0), replace(_HEADS, window=7), Mlp(96)),
