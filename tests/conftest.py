@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import edgedec.model
 from edgedec.bundle.locate import find
@@ -29,6 +30,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # What is compared reads its prompt itself; tests of shared prefixes say how much they share.
 edgedec.model.PREFIX_TOKENS = 0
+
+# A machine that does other things as well draws examples slowly, and that says nothing of them.
+settings.register_profile("edgedec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edgedec")
 
 # What takes long for its few tests begins first, so that nothing is waited for at the end.
 LONGEST = ("test_conformance", "test_tvm_kinds", "test_harness", "test_template_bounds", "test_driver", "test_formats")

@@ -81,10 +81,10 @@ def sandbox(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     found.close()
 
 
-def made(folder: Path, **setup: object) -> Sandbox:
+def made(folder: Path, patience: float = 3.0, **setup: object) -> Sandbox:
     file = folder / "guest.py"
     file.write_text(GUEST)
-    return Sandbox(file, {"word": "hi", **setup}, GuestLimits(seconds=0.3, memory=64, patience=3.0))
+    return Sandbox(file, {"word": "hi", **setup}, GuestLimits(seconds=0.3, memory=64, patience=patience))
 
 
 def test_requests_are_answered_in_order(sandbox: Sandbox) -> None:
@@ -312,7 +312,7 @@ def test_what_is_waited_for_keeps_its_priority(tmp_path: Path) -> None:
 @forks
 def test_nobody_waits_for_the_end_of_what_is_given_up(tmp_path: Path) -> None:
     """The end of a process of a low priority takes long while others compute."""
-    sandbox, told = made(tmp_path), []
+    sandbox, told = made(tmp_path, patience=60.0), []
     given_up, died = sandbox.worker(), sandbox.worker()
     control = sandbox._control
     assert control is not None
