@@ -40,7 +40,7 @@ def facts_of(metadata: Mapping[str, str], where: str) -> LatentFacts:
     """The facts in a graph's metadata; BundleCorrupt if it has none."""
     try:
         facts = from_json(LatentFacts, json.loads(metadata[FACTS_KEY]), where)
-    except (KeyError, ValueError, TypeError, BundleCorrupt) as error:
+    except (KeyError, ValueError, TypeError, RecursionError, BundleCorrupt) as error:
         raise BundleCorrupt(f"{where}: not a latent head of edgedec ({error}); export the checkpoint again") from None
     if not 1 <= facts.most <= _MOST or not facts.separator or facts.speed.count("{}") != 1:
         raise BundleCorrupt(f"{where}: {facts} are no facts of a latent head; export the checkpoint again")

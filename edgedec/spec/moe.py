@@ -168,10 +168,10 @@ class Moe(UpMatrix):
             raise BundleCorrupt(f"{where}.inner_size: {twice}{self.inner_size} is not a multiple of {LANES}")
 
     def _check_levels(self, where: str) -> None:
-        if self.levels and (len(self.levels) != self.n_experts or set(self.levels) != set(range(self.n_levels))):
-            raise BundleCorrupt(f"{where}.levels: not a level of each expert, from 0 on without gaps")
         if self.n_levels > MOST_LEVELS:
             raise BundleCorrupt(f"{where}.levels: {self.n_levels} of at most {MOST_LEVELS}")
+        if self.levels and (len(self.levels) != self.n_experts or set(self.levels) != set(range(self.n_levels))):
+            raise BundleCorrupt(f"{where}.levels: not a level of each expert, from 0 on without gaps")
         if not 0 <= self.drop_below <= 1 or (self.drop_below and (self.top_k < 2 or self.router == "relu")):
             raise BundleCorrupt(
                 f"{where}.drop_below: {self.drop_below} with {self.top_k} experts a row by {self.router}"

@@ -49,12 +49,12 @@ class DropExperts:
 
     def __call__(self, model: PassModel, statistics: Statistics) -> PassModel:
         spec = model.spec
-        if not any(isinstance(block, Moe) and block.top_k > 1 for block in spec.blocks):
+        if not any(isinstance(block, Moe) and _several(block) for block in spec.blocks):
             raise UsageError(f"--passes drop_experts: {spec.architecture} has no rows of several experts")
         found: dict[int, Block] = {
             b: dropping(block, texts, self.protect)
             for b, block, texts in routed(statistics, spec, model.read)
-            if block.top_k > 1
+            if _several(block)
         }
         some = statistics.first(self.tokens)
         fitness, costs, every = Fitness(spec, model.read, some), dict[int, float](), range(len(some.texts))
@@ -63,6 +63,11 @@ class DropExperts:
             self.host.progress("drop_experts", len(costs), len(found))
         least = sorted(found, key=costs.__getitem__)[: max(1, round(self.blocks * len(found)))]
         return replace(model, spec=with_blocks(spec, {b: found[b] for b in least}))
+
+
+def _several(block: Moe) -> bool:
+    """Whether rows have a last expert of several; by "relu" they have any number, none of which is drawn by rank."""
+    return block.top_k > 1 and block.router != "relu"
 
 
 def dropping(block: Moe, texts: list[Routed], protect: float) -> Moe:

@@ -72,7 +72,7 @@ class McMoe:
 
     def _check(self, model: PassModel) -> None:
         mixtures = {b: block for b, block in enumerate(model.spec.blocks) if isinstance(block, Moe)}
-        if not mixtures or any(block.levels for block in mixtures.values()):
+        if not mixtures or any(block.levels or block.router == "relu" for block in mixtures.values()):
             raise UsageError(f"--passes mcmoe: {model.spec.architecture} has no experts to choose formats for")
         names = [f"blocks.{b}.{name}" for b, block in mixtures.items() for name in (block.up, "down")]
         fixed = self.host.fixed | set(model.rounded)

@@ -414,7 +414,7 @@ void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread)
 
 bool makes_pairs(const ed_attention& m) {
   const bool alone = !m.qk_norm && !m.gate && !m.k_is_v && !m.v_norm && m.inner_norm.kind == NO_NORM && !m.clip;
-  return alone && m.lambdas && m.pair_norm && m.head_dim % 2 == 0 && m.heads % 2 == 0;
+  return alone && m.lambdas && m.pair_norm && m.head_dim % 2 == 0 && m.heads / m.kv_heads % 2 == 0;
 }
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {

@@ -312,7 +312,7 @@ uint64_t state_shape(const ed_model& model) {
     if (b.ssm)
       for (int n : {b.ssm->heads, b.ssm->head_dim, b.ssm->state_size, b.ssm->groups, b.ssm->conv_size}) add(n);
     if (b.s6)
-      for (int n : {b.s6->inner, b.s6->state_size, b.s6->conv_size, b.s6->keeps}) add(n);
+      for (int n : {b.s6->inner, b.s6->state_size, b.s6->conv_size}) add(n);
     if (b.rwkv7)
       for (int n : {b.rwkv7->heads, b.rwkv7->head_dim, b.rwkv7->key_dim}) add(n);
     if (b.rwkv7 || b.channel_mix) add(model.hidden);

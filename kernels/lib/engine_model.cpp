@@ -51,7 +51,7 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
         n(s.heads), n(s.kv_heads), n(s.head_dim), n(s.rope), n(s.window), n(s.sinks), s.qk_norm, 0, (float)s.scale,
         (float)s.softcap, tensor(p + "qkv"), tensor(p + "o"), vector(p + "qkv_bias"), vector(p + "o_bias"),
         vector(p + "q_norm"), vector(p + "k_norm"), norm(s.embedding_norm, p + "embedding_norm"), n(s.gate_rows()), 0, nullptr,
-        vector(p + "sink_logit"), nullptr, nullptr, nullptr, {}, 0, 0, 0, 0}));
+        vector(p + "sink_logit"), nullptr, nullptr, nullptr, {}, 0, 0, 0, 0, 0.0f, 0, nullptr, nullptr}));
     block.attention = attention_.back().get();
   } else if (s.kind == KIND_MLP) {
     mlp_.push_back(std::make_unique<ed_mlp>(ed_mlp{n(s.inner), s.gated, s.activation, 0, tensor(p + s.up()),
@@ -65,7 +65,7 @@ void EngineModel::add(const BlockSpec& s, const std::string& p, ed_block& block)
         tensor(p + "router"), tensor(p + "gate_up"), tensor(p + "down"), tensor(p + "shared_gate_up"),
         tensor(p + "shared_down"), tensor(p + "shared_gate"), vector(p + "router_bias"),
         vector(p + "router_logit_bias"), vector(p + "gate_up_bias"), vector(p + "down_bias"), nullptr, nullptr,
-        nullptr, {}, {}, 0.0f, 0.0f}));
+        nullptr, nullptr, {}, {}, 0.0f, 0.0f}));
     block.moe = moe_.back().get();
   } else if (s.kind == KIND_CONV) {
     conv_.push_back(std::make_unique<ed_conv>(ed_conv{

@@ -34,18 +34,24 @@ int64_t optional(Fields& f, const char* key, int64_t otherwise, int64_t none) {
   return found->kind == Json::NIL ? none : to_integer(*found, f.path(key), EDGEDEC_CORRUPT);
 }
 
-// What the engine runs and this library does not read yet (edgedec/spec/later.py): refused by its name.
+// What the engine runs and this library does not read yet (edgedec/spec/newer.py): refused by its name.
 void refuse_later(const Fields& f, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
     if (const Json* found = f.peek(key); found && found->kind != Json::NIL)
       throw Failure(EDGEDEC_UNAVAILABLE, f.path(key) + ": libedgedec does not run it; Python's engines native and reference do");
 }
 
+// The same of single values of a key.
+void refuse_later(const Fields& f, const char* key, std::initializer_list<const char*> values) {
+  const Json* found = f.peek(key);
+  for (const char* value : values)
+    if (found && found->kind == Json::STRING && found->text == value)
+      throw Failure(EDGEDEC_UNAVAILABLE, f.path(key) + ": " + found->text + "; libedgedec does not run it, Python's engines native and reference do");
+}
+
 // An activation by its number.
 int read_activation(Fields& f) {
-  const Json* found = f.peek("activation");
-  if (found && found->kind == Json::STRING && (found->text == "relu2" || found->text == "xielu"))
-    throw Failure(EDGEDEC_UNAVAILABLE, f.path("activation") + ": " + found->text + "; libedgedec does not run it, Python's engines native and reference do");
+  refuse_later(f, "activation", {"relu2", "xielu"});
   return f.choice("activation", ACTIVATIONS, 0);
 }
 
@@ -87,6 +93,7 @@ void check_expert_groups(const Fields& f, const BlockSpec& b) {
 void read_moe(Fields& f, BlockSpec& b) {
   refuse_later(f, {"gated", "jitter", "levels", "drop_below", "protect_from"});
   b.experts = size_of(f, "n_experts"), b.top_k = size_of(f, "top_k"), b.inner = size_of(f, "inner_size");
+  refuse_later(f, "router", {"relu", "sparsemixer"});
   b.router = f.choice("router", "softmax softmax_topk sigmoid", 0);
   b.normalize = f.boolean("normalize", true);
   b.scale = f.number("scale", 1);
@@ -136,6 +143,7 @@ void read_delta(Fields& f, BlockSpec& b) {
 BlockSpec read_block(const Json& value, const std::string& where) {
   Fields f(value, where, EDGEDEC_CORRUPT);
   BlockSpec b;
+  refuse_later(f, "kind", {"channel_mix", "gmu", "latent", "lookup", "power_law", "rwkv7", "s6", "shared_attention"});
   const int kind = f.choice("kind", "attention mlp moe ssm opaque conv delta");
   b.kind = kind < KIND_OPAQUE ? 1 + kind : KIND_CONV + kind - KIND_OPAQUE;
   if (b.kind == KIND_OPAQUE) {
@@ -143,7 +151,7 @@ BlockSpec read_block(const Json& value, const std::string& where) {
     f.done();
     return b;
   }
-  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last"});
+  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last", "differential"});
   b.norm = f.choice("norm", NORMS, 1), b.post_norm = f.choice("post_norm", NORMS, 0);
   if (b.kind == KIND_ATTENTION) read_attention(f, b);
   if (b.kind == KIND_MLP) read_mlp(f, b);

@@ -17,7 +17,7 @@ from search.laws import PROMPT, Letters, beside, fresh, search_of, searched
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.bundle.latent_head import FACTS_KEY, LatentFacts
+from edgedec.bundle.latent_head import FACTS_KEY, LatentFacts, facts_of
 from edgedec.bundle.manifest import LATENT_HEAD
 from edgedec.bundle.onnx_rules import check_graphs
 from edgedec.cli._app import run_app
@@ -239,3 +239,8 @@ def put(folder: Path, graph: onnx.ModelProto) -> None:
 
     assert graph.metadata_props[0].key == FACTS_KEY
     add_files(Bundle.open(folder), {LATENT_HEAD: graph.SerializeToString()}, lambda manifest: manifest)
+
+
+def test_facts_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(BundleCorrupt, match="h: not a latent head of edgedec"):
+        facts_of({FACTS_KEY: "[" * 200_000}, "h")

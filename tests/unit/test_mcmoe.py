@@ -231,6 +231,12 @@ def test_models_without_experts_are_refused(words: str, tmp_path: Path) -> None:
         run(words, tmp_path, MODELS["plain"])
 
 
+@pytest.mark.parametrize("words", ["mcmoe:bits=3", "drop_experts:blocks=1"])
+def test_experts_of_which_rows_take_any_number_are_refused(words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no"):
+        run(words, tmp_path, MODELS["experts by ReLU"])
+
+
 def test_a_row_reads_its_share_of_every_stack() -> None:
     model = MODELS["experts in levels"]
     found = _shares(model)

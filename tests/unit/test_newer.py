@@ -95,6 +95,8 @@ def test_other_bundles_keep_their_version_and_bytes(tmp_path: Path) -> None:
         (replace(RELU, normalize=True), "router: relu chooses among all experts .top_k. and does not normalize"),
         (replace(RELU, router_bias=True), "router_bias: a router of logits has none"),
         (replace(RELU, groups=2), "groups: only a sigmoid router has them"),
+        (replace(RELU, drop_below=0.5), "drop_below: 0.5 with 4 experts a row by relu"),
+        (replace(PLAIN, levels=(0, 10**9)), "levels: 1000000001 of at most 4"),  # none of which is counted out
     ],
 )
 def test_facts_that_do_not_go_together_are_refused(block: Moe, said: str) -> None:
