@@ -33,6 +33,8 @@ from edgedec.export.export_options import LAYOUTS, ExportOptions
 from edgedec.export.float_run import FloatRun
 from edgedec.export.kv_heads import SmallerHeads, check_heads
 from edgedec.export.kv_heads_text import smaller_heads
+from edgedec.export.latent_head import FILE as LATENT_FILE
+from edgedec.export.latent_head import check_model as check_latent
 from edgedec.export.latent_head import install as install_latent
 from edgedec.export.latent_head import read_latent
 from edgedec.export.opening import open_source
@@ -68,6 +70,8 @@ def export(
 ) -> Bundle:
     """Export the checkpoint at a folder, a GGUF file or a hub id to the bundle folder `out`."""
     source = open_source(checkpoint)
+    if (head := read_latent(source.folder)) is not None:
+        check_latent(source.spec(options.context), LATENT_FILE)
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     try:
@@ -76,13 +80,19 @@ def export(
             _Export(source, folder, replace(options, name=options.name or out.name), passing).run()
             for draft in options.drafts:
                 put_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
-            if (head := read_latent(source.folder)) is not None:
-                install_latent(Bundle.open(folder), head)
+            if head is not None:
+                install_latent(Bundle.open(folder), head, _last_norm(source))
         passing.store.remove()
         return Bundle.open(out)
     except OSError as error:
         what = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise BundleError(f"{out}: cannot be written: {what}") from None
+
+
+def _last_norm(source: Checkpoint) -> NDArray[np.float32]:
+    """The weight of the final norm as it was trained, which passes may fold into the head."""
+    spec = source.spec()
+    return source.read(source.weights(spec)["final_norm"], 0, spec.hidden_size)
 
 
 def put_draft(

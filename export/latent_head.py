@@ -120,8 +120,9 @@ class _Latent(Graph):
         return self.node("Gemm", [x, *weights], transB=1)
 
 
-def install(bundle: Bundle, network: LatentNetwork) -> Bundle:
-    """Put a head into a bundle, instead of the one it has -> the bundle as it is now."""
+def install(bundle: Bundle, network: LatentNetwork, norm: NDArray[np.float32]) -> Bundle:
+    """Put a head into a bundle, instead of the one it has -> the bundle as it is now. norm: the weight of the model's
+    final norm, whatever the bundle has folded it into."""
     check_model(bundle.spec, FILE)
-    model = graph_of(network, bundle.rows("final_norm").ravel(), bundle.spec.norm_eps)
+    model = graph_of(network, norm.ravel(), bundle.spec.norm_eps)
     return add_files(bundle, {LATENT_HEAD: model.SerializeToString()}, lambda manifest: manifest)

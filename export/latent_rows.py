@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from edgedec.errors import UsageError
 from edgedec.export.lessons import Lesson, LessonStream, unpacked
 
 IGNORED = -100
@@ -62,9 +63,11 @@ def reasoning(
     problem: Problem, r: int, opening: Callable[[int], list[int]], separator: int, draw: random.Random
 ) -> Reasoning:
     """A problem whose steps are read r tokens at a time; r 0: without steps, and without the opening that names r."""
-    asked = [*problem.question, *(opening(r) if r else [])]
+    if not problem.question or not problem.answer or (r and not problem.steps):
+        raise UsageError('train-latent: a problem is a line with "prompt" and "parts", its steps and then its answer')
+    question = [*problem.question, *(opening(r) if r else [])]
     thought = [[separator], *grouped(problem.steps, r)] if r else []
-    told = [separator, *problem.answer]
-    groups = [[token] for token in asked] + thought + [[token] for token in told]
-    labels = [IGNORED] * len(asked) + [draw.choice(group) for group in thought] + told
-    return Reasoning(groups, labels, (len(asked), len(asked) + len(thought)))
+    answer = [separator, *problem.answer]
+    groups = [[token] for token in question] + thought + [[token] for token in answer]
+    labels = [IGNORED] * len(question) + [draw.choice(group) for group in thought] + answer
+    return Reasoning(groups, labels, (len(question), len(question) + len(thought)))

@@ -46,6 +46,10 @@ class LoraPlan:
     threads: int = 1
 
 
+# Kinds of blocks that the CPU engine adds nothing to.
+_LEFT = ("latent", "moe")
+
+
 @dataclass
 class LowRankPart:
     """What is added to a matrix: a [rank, in], b [out, rank]; gate [in], None before it is trained."""
@@ -65,7 +69,7 @@ class LoraNet:
     def __init__(self, folder: Path, rank: int, seed: int, lora: Path | None = None) -> None:
         """lora: an adapter that is there already, else a new one of this rank, which adds nothing at first."""
         self.model = load(folder).requires_grad_(False).eval()
-        self.context: int = self.model.config.get_text_config().max_position_embeddings
+        self.context = Checkpoint.open(folder).spec().context_length
         self.layers = dict(_matrices(self.model, folder))
         torch.manual_seed(seed)
         self.parts = (
@@ -151,7 +155,8 @@ def _matrices(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
     checkpoint = Checkpoint.open(folder)
     spec = checkpoint.spec()
     sources = architecture(checkpoint.config).weights(spec, checkpoint.config)
-    for name in sorted(adaptable(spec) & sources.keys()):
+    left = tuple(f"blocks.{b}." for b, block in enumerate(spec.blocks) if block.kind in _LEFT)
+    for name in sorted(name for name in adaptable(spec) & sources.keys() if not name.startswith(left)):
         for part in sources[name]:
             layer = _submodule(model, module_of(part))
             if not part.flat and not part.moved and isinstance(layer, torch.nn.Linear):

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
 from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime
+from edgedec.runtimes.reference.moe import read_by_router, rectified, route
+from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import Moe
 
 _POOL = 512
@@ -29,32 +31,14 @@ def moe_blocks(bundle: Bundle) -> dict[int, Moe]:
 
 def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int64]:
     """hidden [n, hidden_size] -> [n, top_k]: the experts that the router of a block chooses for states that enter it,
-    by the order of their logits; by ReLU in order, -1 for those that are not chosen."""
+    the best first, by ReLU in order; -1 for those that are not chosen and for one that a row leaves out."""
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
-    logits = _normed(bundle, block, facts, hidden) @ bundle.rows(f"blocks.{block}.router").T
-    if facts.logit_bias:
-        logits = logits + bundle.rows(f"blocks.{block}.router_logit_bias")
+    w = BlockWeights(bundle.spec, block, bundle.rows)
+    read, logits = read_by_router(facts, w, hidden)
     if facts.router == "relu":
-        return np.where((logits > 0) & (bundle.rows(f"blocks.{block}.score_norm") != 0), np.arange(facts.n_experts), -1)
-    if facts.router == "sigmoid":
-        logits = 1 / (1 + np.exp(-logits))
-    elif facts.router_bias:
-        logits = np.exp(logits - logits.max(axis=1, keepdims=True))
-        logits /= logits.sum(axis=1, keepdims=True)
-    if facts.router_bias:
-        logits = logits + bundle.rows(f"blocks.{block}.router_bias")
-    if facts.groups > 1:
-        logits = _in_best_groups(logits, facts)
-    return np.argsort(-logits, axis=1, kind="stable")[:, : facts.top_k]
-
-
-def _in_best_groups(scores: NDArray[np.float32], facts: Moe) -> NDArray[np.float32]:
-    """scores [n, n_experts], those outside the groups whose two best have the largest sum below all others."""
-    grouped = scores.reshape(len(scores), facts.groups, -1)
-    sums = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
-    place = np.argsort(np.argsort(-sums, axis=1, kind="stable"), axis=1)
-    return np.where((place < facts.top_groups)[:, :, None], grouped, -np.inf).reshape(scores.shape)
+        return rectified(facts, logits, w.get("score_norm"), bundle.spec.norm_eps)[0]
+    return route(facts, logits, w.get("router_bias") if facts.router_bias else None, read)[0]
 
 
 def rows_choosing(experts: NDArray[np.int64], wanted: int, n: int) -> NDArray[np.int64]:
@@ -103,17 +87,3 @@ def _seconds(runtime: Runtime, block: int, hidden: Hidden) -> float:
     began = perf_counter()
     runtime.forward([call])
     return perf_counter() - began
-
-
-def _normed(bundle: Bundle, block: int, facts: Moe, hidden: Hidden) -> Hidden:
-    """The state as the router reads it."""
-    if facts.router_norm:
-        hidden = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + bundle.spec.norm_eps)
-        return hidden * bundle.rows(f"blocks.{block}.router_norm")
-    if facts.norm == "none":
-        return hidden
-    if facts.norm == "layer":
-        hidden = hidden - hidden.mean(axis=1, keepdims=True)
-    hidden = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + bundle.spec.norm_eps)
-    hidden = hidden * bundle.rows(f"blocks.{block}.norm")
-    return hidden + bundle.rows(f"blocks.{block}.norm_bias") if facts.norm == "layer" else hidden

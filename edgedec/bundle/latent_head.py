@@ -22,7 +22,7 @@ _MOST = 64
 @dataclass(frozen=True)
 class LatentFacts:
     """most: the most tokens that a row may stand for; separator: the text, one token, before and after the rows; speed:
-    what is said before the first separator, {} being the number of tokens."""
+    the text before the first separator, {} being the number of tokens."""
 
     most: int
     separator: str = "###"

@@ -38,7 +38,7 @@ class LatentFlags:
         LatentMethod, typer.Option(help="cot: steps as tokens, before colar; direct: no steps, to compare with.")
     ] = LatentMethod.colar
     most: Annotated[int, typer.Option(min=1, max=64, help="The most tokens that a row stands for.")] = 5
-    width: Annotated[int, typer.Option(min=1, help="Of the latent head's inner layers.")] = 2048
+    width: Annotated[int, typer.Option(min=1, help="Of a new latent head's inner layers.")] = 2048
     separator: Annotated[str, typer.Option(help="Before and after the steps; one token.")] = "###"
     rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate.")] = 1e-4
     batch: Annotated[int, typer.Option(min=1, help="Groups of problems of an update.")] = 1

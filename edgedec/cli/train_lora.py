@@ -26,7 +26,12 @@ class LoraFlags:
     """The adapter, and its gates."""
 
     given: Annotated[
-        Path | None, o.option("--from", metavar="FOLDER", help="A PEFT LoRA checkpoint: only its gates are trained.")
+        Path | None,
+        o.option(
+            "--from",
+            metavar="FOLDER",
+            help="A PEFT LoRA checkpoint: only its gates are trained, whatever rank, minutes, steps and rate say.",
+        ),
     ] = None
     rank: Annotated[int, typer.Option(min=1, help="Of a new adapter.")] = 16
     gates: Annotated[int, typer.Option(min=0, metavar="N", help="Updates of the gates; 0: no gates.")] = 100
@@ -90,17 +95,19 @@ def train_lora(
         found: dict[str, float] = {}
         key = f"{keys.key_of(training.files_of(folder, flags.given), data, plan)} {flags.rank}"
 
-        def trained(plan: Any, weights: Any, name: str) -> None:
+        def trained(plan: Any, weights: Any, name: str, after: str = "") -> int:
             trainer = training.LoraTrainer(net, data, encode, plan, weights)
             found.setdefault("before", trainer.measure())
             bar = partial(_as_stage, show, name)
-            loop.train(trainer, how.checkpoint(f"{name}.safetensors"), f"{key} {plan.rate} {plan.steps}", bar)
+            loop.train(trainer, how.checkpoint(f"{name}{after}.safetensors"), f"{key} {plan.rate} {plan.steps}", bar)
             found[name] = trainer.measure()
+            return int(trainer.steps)
 
-        if flags.given is None:
-            trained(plan, net.low_rank(), "adapter")
+        # Gates are those of an adapter that was trained for so many steps: a longer training has others.
+        done = 0 if flags.given is not None else trained(plan, net.low_rank(), "adapter")
         if flags.gates:
-            trained(replace(plan, minutes=inf, steps=flags.gates, rate=flags.gate_rate), net.new_gates(), "gates")
+            gated = replace(plan, minutes=inf, steps=flags.gates, rate=flags.gate_rate)
+            trained(gated, net.new_gates(), "gates", f"-{done}")
         with replacing_folder(out, force=force) as made:
             training.write_peft(net, checkpoint, made)
     _report(out, len(net.parts), found, json)

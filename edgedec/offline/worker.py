@@ -56,10 +56,8 @@ class Opening:
     def sessions(self, model: Model) -> Callable[..., Session]:
         """A function that creates sessions for one thread, whose drafters share learned tables; its argument: how a
         diffusion model decodes."""
-        from edgedec.bundle.routed import open_adapters
-
         tables: Tables = {}
-        adapter = open_adapters(self.lora, model.spec) if self.lora else None
+        adapter = model.adapter(*self.lora) if self.lora else None
         return lambda diffusion=None: model.session(
             context=self.context,
             on_full=self.on_full,

@@ -43,6 +43,8 @@ from edgedec.text.subwords import Joinable, Merging, Pair
 
 # Fewer tokens than these are read as they are.
 _LEAST = 8
+# Bytes of a file of texts whose pairs are counted.
+_MOST_TEXT = 64 << 20
 # Tokens of a join without a network.
 _LONGEST = 8
 _EMBEDDING = Outputs(hidden=(-1,))
@@ -110,14 +112,16 @@ class Subwords(BasePolicy):
         if len(sizes) == len(ids):
             return
         ends = np.cumsum(sizes)
-        embeddings = yield from self._embeddings(cache, ids, ends, most, adapter)
+        own, at_own = yield from self._embeddings(cache, ids, most, adapter)
         done = 0
         for at in range(0, len(ends), most):
             chunk = ends[at : at + most]
             numbers = chunk - 1 - done
             places, parents = cache.length + numbers, np.arange(-1, len(chunk) - 1)
             tokens = np.asarray(ids, np.int64)[chunk - 1]
-            rows = Rows(tokens, places, parents, 0, None, numbers, embeddings[at : at + most])
+            part = slice(done, int(chunk[-1]))
+            embeddings = self._joined.rows(tuple(ids[part]), own[at_own[part]], chunk - done)
+            rows = Rows(tokens, places, parents, 0, None, numbers, embeddings)
             yield Call(rows, cache, adapter=adapter)
             cache.commit(range(int(chunk[-1]) - done))
             done = int(chunk[-1])
@@ -133,17 +137,16 @@ class Subwords(BasePolicy):
         return text.sizes()[0]
 
     def _embeddings(
-        self, cache: Cache, ids: Sequence[int], ends: NDArray[np.int64], most: int, adapter: Adapter | None
-    ) -> Generator[Call, Any, Hidden]:
-        """Of each row [rows, hidden_size]."""
-        assert self._joined is not None
+        self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
+    ) -> Generator[Call, Any, tuple[Hidden, NDArray[np.int64]]]:
+        """Of each token that the text has [tokens, hidden_size], and which of them each of `ids` is."""
         tokens, at = np.unique(np.asarray(ids, np.int64), return_inverse=True)
         own = np.empty((len(tokens), self.spec.hidden_size), np.float32)
         aside = cache.fork(0)
         for i in range(0, len(tokens), most):
             done = yield Call(Rows.chain(tokens[i : i + most], 0), aside, (), None, _EMBEDDING, adapter)
             own[i : i + most] = done.result.hidden[-1]
-        return self._joined.rows(tuple(ids), own[at], ends)
+        return own, at
 
     def report(self, cache: Cache) -> dict[str, Any]:
         absent = {"absent": self.absent} if self.absent else {}
@@ -166,6 +169,8 @@ def _counted(path: Path, stamp: int, words: Joinable, keep: float, merges: int, 
 
 
 def _texts(path: Path) -> list[str]:
+    if path.stat().st_size > _MOST_TEXT:
+        raise UsageError(f"--cache subwords: texts={path}: has more than {_MOST_TEXT >> 20} MiB; give a part of it")
     try:
         text = path.read_text("utf-8")
         if path.suffix != ".jsonl":

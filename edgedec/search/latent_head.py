@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.bundle.latent_head import INPUTS, LatentFacts, facts_of
+from edgedec.bundle.latent_head import INPUTS, OUTPUTS, LatentFacts, facts_of
 from edgedec.bundle.manifest import LATENT_HEAD
 from edgedec.drafters._networks.graphs import Network, open_network
 from edgedec.errors import BundleCorrupt, UsageError
@@ -39,7 +39,7 @@ def open_latent_head(model: OpenedModel | None, what: str) -> LatentHead:
     network = open_network(bundle, LATENT_HEAD, model.runtime.capabilities.threads)
     where = str(bundle.path / LATENT_HEAD)
     facts = facts_of(network.metadata, where)
-    if tuple(network.inputs) != INPUTS or network.widths != [hidden]:
+    if tuple(network.inputs) != INPUTS or len(network.outputs) != len(OUTPUTS) or network.widths != [hidden]:
         raise BundleCorrupt(f"{where}: reads {network.widths}, the model has states of {hidden}")
     separator = model.tokenizer.encode(facts.separator, around=False)
     if len(separator) != 1:

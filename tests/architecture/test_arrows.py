@@ -132,7 +132,7 @@ RULES = [
     ),
     Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
     # A runtime is opened by name; the fakes for tests are made of one; doctor and the
-    # report of a GPU test devices without a model.
+    # report of a GPU test devices without a model. Which experts rows choose is what the reference says.
     Rule(
         "edgedec",
         ("edgedec.runtimes",),
@@ -141,6 +141,7 @@ RULES = [
             "edgedec.runtime.registry",
             "edgedec.cli._doctor_device",
             "edgedec.bench.device_report",
+            "edgedec.bench.experts",
             "edgedec.testing",
         ),
     ),

@@ -115,6 +115,10 @@ def test_pairs_of_a_file(tmp_path: Path) -> None:
     for name, why in (("none", "no such file"), ("bad.jsonl", 'JSON lines with a "text" each')):
         with pytest.raises(UsageError, match=why):
             make_policy(f"subwords:by=mean,texts={tmp_path}/{name}", host)
+    with (tmp_path / "large.txt").open("wb") as large:
+        large.truncate((64 << 20) + 1)
+    with pytest.raises(UsageError, match="has more than 64 MiB"):
+        make_policy(f"subwords:by=mean,texts={tmp_path}/large.txt", host)
 
 
 def test_refusals(tmp_path: Path) -> None:

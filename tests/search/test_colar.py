@@ -56,7 +56,8 @@ def law_by_hand(net: LatentNetwork, states: np.ndarray, norm: np.ndarray, eps: f
 @pytest.fixture
 def folder(tiny: Path, tmp_path: Path) -> Path:
     made = Path(shutil.copytree(tiny, tmp_path / "bundle"))
-    install(Bundle.open(made), network(Bundle.open(made).spec.hidden_size))
+    bundle = Bundle.open(made)
+    install(bundle, network(bundle.spec.hidden_size), bundle.rows("final_norm"))
     return made
 
 
@@ -218,11 +219,11 @@ def test_what_cannot_be_is_named(tiny: Path, folder: Path, tmp_path: Path, plann
 def test_a_wrong_head_is_named(folder: Path) -> None:
     bundle = Bundle.open(folder)
     hidden = bundle.spec.hidden_size
-    install(bundle, network(hidden, facts=replace(FACTS, separator="then the")))
+    install(bundle, network(hidden, facts=replace(FACTS, separator="then the")), bundle.rows("final_norm"))
     with pytest.raises(BundleCorrupt, match="separator 'then the' is not one token"):
         open_latent_head(edgedec.open(folder, threads=1), "test")
     with pytest.raises(UsageError, match=r"is of a model of 8, not of 32"):
-        install(Bundle.open(folder), network(8))
+        install(bundle, network(8), bundle.rows("final_norm"))
     for said in ("{}", json.dumps({"most": 0}), json.dumps({"most": 5, "speed": "slow"}), "no JSON"):
         graph = graph_of(network(hidden), np.ones(hidden, np.float32), 1e-5)
         graph.metadata_props[0].value = said

@@ -39,6 +39,16 @@ def test_a_separator_is_a_row_of_its_own() -> None:
     assert drawn == {(a, b) for a in (1, 2) for b in (3, 4)}, "any token of a row is to be predicted"
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [Problem([], [1], [2]), Problem([7], [1], []), Problem([7], [], [2])],
+    ids=["question", "answer", "steps"],
+)
+def test_problems_without_a_part_are_refused(problem: Problem) -> None:
+    with pytest.raises(UsageError, match='a line with "prompt" and "parts"'):
+        reasoning(problem, 2, lambda r: [], 9, random.Random(0))
+
+
 def test_without_steps_nothing_is_said_of_them() -> None:
     made = reasoning(PROBLEM, 0, lambda r: [90, r], 9, random.Random(0))
     assert made.groups == [[7], [8], [9], [6], [0]]

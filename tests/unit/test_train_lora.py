@@ -161,6 +161,14 @@ def test_gates_are_trained_for_an_adapter_that_is_there(
     assert "exists already" in capsys.readouterr().err
 
 
+def test_gates_are_kept_by_how_long_their_adapter_was_trained(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    """Or a training that goes on for more minutes would end with the gates of the adapter as it was."""
+    work, how = tmp_path / "work", ["--gates", "3", "--batch", "1", "--length", "40", "--rank", "2", "--steps", "2"]
+    out = ["-o", str(tmp_path / "out"), "--work", str(work), "-t", "1"]
+    assert run_app(["train-lora", str(checkpoint), str(text), *out, *how]) == 0
+    assert {path.name for path in work.glob("*.safetensors")} == {"adapter.safetensors", "gates-2.safetensors"}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -158,6 +158,4 @@ def open_model(
 
 def open_lora(model: edgedec.Model, files: Sequence[Path] | None) -> Adapter | None:
     """The adapter in a file, or the set of those in several; None for none."""
-    from edgedec.bundle.routed import open_adapters
-
-    return open_adapters(files, model.spec) if files else None
+    return model.adapter(*files) if files else None

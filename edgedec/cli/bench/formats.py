@@ -138,7 +138,7 @@ def _peer_bits(floats: Bundle, name: str, head: str | None) -> float | None:
             floats.spec, weights, _peer_head(head).removeprefix(",ends=")
         )
     elif passes.partition(":")[0] == "ptq161":
-        ends = {"int8": 8.5, "int4": 4.5}.get(head or "", 32.0)
+        ends = int(head[3:]) + 0.5 if head and head.startswith("int") else 16.0 if head == "f16" else 32.0
         found = export_module("passes.ptq161", "bench formats").stored_bits(floats.spec, ends)
     return found
 

@@ -20,18 +20,19 @@ _BYTES_PER_THREAD = 4 << 20
 
 
 class Network:
-    """One graph: `inputs` are the names of its inputs, float32 [n, width] each; `metadata`: what it says of itself."""
+    """One graph: `inputs` are the names of its inputs, float32 [n, width] each, `outputs` those of its outputs;
+    `metadata`: what it says of itself."""
 
     def __init__(self, path: Path, threads: int) -> None:
         self._path, self._session = path, _session(path, threads)
         self.inputs = [value.name for value in self._session.get_inputs()]
         self.widths = [value.shape[1] for value in self._session.get_inputs()]
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
-        self._outputs, self._run = [value.name for value in self._session.get_outputs()], self._session.run
+        self.outputs, self._run = [value.name for value in self._session.get_outputs()], self._session.run
 
     def run(self, *inputs: Floats) -> list[Any]:
         """Its outputs, in the order of the graph."""
-        found: list[Any] = self._run(self._outputs, dict(zip(self.inputs, inputs, strict=True)))
+        found: list[Any] = self._run(self.outputs, dict(zip(self.inputs, inputs, strict=True)))
         return found
 
 
