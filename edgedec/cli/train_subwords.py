@@ -56,7 +56,7 @@ def train_subwords(
     how: SubwordTraining,
     json: o.Json = False,
 ) -> None:
-    """Train what reads prompts in fewer rows: one embedding for several subwords of a word.
+    """Train embeddings of joined subwords: prompts in fewer rows.
 
     \b
     Examples:

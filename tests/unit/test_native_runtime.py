@@ -502,7 +502,7 @@ MIRROR = {
 
 def declared() -> dict[str, list[str]]:
     """The structures of the header and their fields' names in order."""
-    text = re.sub(r"//.*", "", HEADER.read_text("utf-8"))
+    text = re.sub(r"//.*|\[[^]]*\]", "", HEADER.read_text("utf-8"))
     found = {}
     for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.M | re.S):
         members = [part.strip() for part in body.split(";") if part.strip()]

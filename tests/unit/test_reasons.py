@@ -319,8 +319,8 @@ def test_the_tables_of_the_runtime_name_the_balance(nano: Path, monkeypatch: pyt
     stats = [*session.tokens(model.tokenizer.encode(f"{PROMPT} there was a cat. " * 4), max_tokens=40)]
     calls = session.report()["calls"]
     assert len(stats) > 20
-    assert set(calls) == {"bank", "no_guess", "no_room"}
     assert calls["bank"] > 0, "a repeated text has guesses"
+    assert calls["no_guess"] > 0, "and not all of it does"
 
 
 # ── lines of --stats ──

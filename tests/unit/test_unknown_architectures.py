@@ -30,10 +30,10 @@ ARCHITECTURES: list[tuple[str, dict[str, int], str]] = [
     ("t5", {}, "an encoder-decoder"),
     ("bert", {}, "an encoder"),
     ("nomic-bert", {}, "an encoder"),
-    ("jamba", {}, "a recurrent or state-space model"),
+    ("plamo2", {"ssm.state_size": 16}, "a recurrent or state-space model"),
     ("rwkv7", {}, "a recurrent or state-space model"),
-    ("falcon-h1", {"ssm.state_size": 16}, "a recurrent or state-space model"),
-    ("deepseek2", {"expert_count": 8}, "a mixture of experts"),
+    ("kimi-linear", {"ssm.state_size": 16}, "a recurrent or state-space model"),
+    ("grovemoe", {"expert_count": 8}, "a mixture of experts"),
     ("clip", {}, "a model of text and images or sound"),
     ("plamo", {}, "a decoder"),
 ]
