@@ -51,8 +51,19 @@ def fields(name: str) -> list[tuple[str, int]]:
             pointer = "*" in declared
             size = ctypes.sizeof(ctypes.c_void_p) if pointer else SIZES.get(kind)
             size = ctypes.sizeof(STRUCTS[kind.removeprefix("ed_")]) if size is None else size
-            found.append((re.sub(r"[*\s]|const", "", declared), size))
+            declared, count = array(declared)
+            found.append((re.sub(r"[*\s]|const", "", declared), size * count))
     return found
+
+
+def array(declared: str) -> tuple[str, int]:
+    """A declared name without its dimension, and that: "x[ED_LEVELS - 1]" -> "x", 3."""
+    found = re.fullmatch(r"(.*)\[(\w+) - (\d+)\]", declared, re.S)
+    if found is None:
+        return declared, 1
+    most = re.search(rf"#define {found[2]} (\d+)", API)
+    assert most
+    return found[1], int(most[1]) - int(found[3])
 
 
 @pytest.mark.parametrize("name", STRUCTS)
