@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
 from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime
-from edgedec.runtimes.reference.moe import read_by_router, rectified, route
+from edgedec.runtimes.reference.moe import experts_of
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import Moe
 
@@ -34,11 +34,7 @@ def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int
     the best first, by ReLU in order; -1 for those that are not chosen and for one that a row leaves out."""
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
-    w = BlockWeights(bundle.spec, block, bundle.rows)
-    read, logits = read_by_router(facts, w, hidden)
-    if facts.router == "relu":
-        return rectified(facts, logits, w.get("score_norm"), bundle.spec.norm_eps)[0]
-    return route(facts, logits, w.get("router_bias") if facts.router_bias else None, read)[0]
+    return experts_of(facts, BlockWeights(bundle.spec, block, bundle.rows), hidden)[0]
 
 
 def rows_choosing(experts: NDArray[np.int64], wanted: int, n: int) -> NDArray[np.int64]:

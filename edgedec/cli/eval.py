@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, progress_bar
+
+if TYPE_CHECKING:
+    from edgedec import Model
+
+TextFile = Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")]
+Limit = Annotated[int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")]
+Window = Annotated[int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 512 by default.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -29,7 +36,7 @@ def evaluate() -> None:
 
 @app.command()
 def ppl(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    file: TextFile,
     model: o.ModelName = "nano",
     window: Annotated[
         int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 1024 by default.")
@@ -37,9 +44,7 @@ def ppl(
     stride: Annotated[
         int, typer.Option(min=0, show_default=False, help="Tokens scored by each window; half of it by default.")
     ] = 0,
-    limit: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
-    ] = 0,
+    limit: Limit = 0,
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
@@ -57,8 +62,7 @@ def ppl(
 
     text = o.read_text(file)
     opened = o.open_model(model, engine, threads, kv)
-    ids = opened.tokenizer.encode(text)
-    ids = ids[:limit] if limit else ids
+    ids = _tokens(opened, text, limit)
     window = window or min(1024, opened.spec.context_length)
     stride = stride or max(window // 2, 1)
     with progress_bar(quiet=json) as show:
@@ -80,15 +84,11 @@ def ppl(
 
 @app.command()
 def kl(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    file: TextFile,
     to: Annotated[str, typer.Option(metavar="BUNDLE", help="The bundle to compare with, such as one of floats.")],
     model: o.ModelName = "nano",
-    window: Annotated[
-        int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 512 by default.")
-    ] = 0,
-    limit: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
-    ] = 0,
+    window: Window = 0,
+    limit: Limit = 0,
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
@@ -105,8 +105,7 @@ def kl(
 
     text = o.read_text(file)
     opened, reference = (o.open_model(name, engine, threads, kv) for name in (model, to))
-    ids = opened.tokenizer.encode(text)
-    ids = ids[:limit] if limit else ids
+    ids = _tokens(opened, text, limit)
     window = window or min(512, opened.spec.context_length, reference.spec.context_length)
     with progress_bar(quiet=json) as show:
         found = divergence(opened.runtime, reference.runtime, ids, window, partial(show, "tokens"))
@@ -121,15 +120,11 @@ def kl(
 
 @app.command()
 def experts(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    file: TextFile,
     model: o.ModelName = "nano",
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of a chunk.")] = 8,
-    window: Annotated[
-        int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 512 by default.")
-    ] = 0,
-    limit: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
-    ] = 0,
+    window: Window = 0,
+    limit: Limit = 0,
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
@@ -146,8 +141,7 @@ def experts(
 
     text = o.read_text(file)
     opened = o.open_model(model, engine, threads, kv)
-    ids = opened.tokenizer.encode(text)
-    ids = ids[:limit] if limit else ids
+    ids = _tokens(opened, text, limit)
     window = window or min(512, opened.spec.context_length)
     with progress_bar(quiet=json) as show:
         found = expert_use(opened.runtime, opened.bundle, ids, window, chunk, partial(show, "tokens"))
@@ -158,6 +152,12 @@ def experts(
         print(f"block {block}: of {use.experts} experts a token uses {use.token:.1%}, {chunk} tokens {use.chunk:.1%}")
     unused = f"unused by a token {1 - found.token:.1%}, by {chunk} tokens {1 - found.chunk_share:.1%}"
     print(f"{unused} ({found.tokens} tokens, window {window})")
+
+
+def _tokens(model: Model, text: str, limit: int) -> list[int]:
+    """The tokens of a text, or the first ones."""
+    ids = model.tokenizer.encode(text)
+    return ids[:limit] if limit else ids
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -27,17 +27,6 @@ class CoprocessorFlags:
     rate: Annotated[float, typer.Option(min=0.0, help="The learning rate at its highest.")] = 2e-3
 
 
-@dataclass(frozen=True)
-class CoprocessorTraining(o.TrainFlags):
-    """The same flags, for a part beside a model."""
-
-    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 10.0
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default=False, help="Keep a checkpoint there, to go on from."),
-    ] = None
-
-
 @app.command()
 @o.grouped
 def train_cache(
@@ -50,7 +39,7 @@ def train_cache(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     flags: CoprocessorFlags,
-    how: CoprocessorTraining,
+    how: o.PartTrainFlags,
     json: o.Json = False,
 ) -> None:
     """Train what adds latent entries to the cache.

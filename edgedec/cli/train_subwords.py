@@ -30,17 +30,6 @@ class SubwordFlags:
     rate: Annotated[float, typer.Option(min=0.0, help="The learning rate at its highest.")] = 1e-3
 
 
-@dataclass(frozen=True)
-class SubwordTraining(o.TrainFlags):
-    """The same flags, for a part beside a model."""
-
-    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 10.0
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default=False, help="Keep a checkpoint there, to go on from."),
-    ] = None
-
-
 @app.command()
 @o.grouped
 def train_subwords(
@@ -53,7 +42,7 @@ def train_subwords(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     flags: SubwordFlags,
-    how: SubwordTraining,
+    how: o.PartTrainFlags,
     json: o.Json = False,
 ) -> None:
     """Train embeddings of joined subwords: prompts in fewer rows.

@@ -85,7 +85,24 @@ def nextn_layers(f: GgufFacts) -> int:
 
 def biased(f: GgufFacts, tensor: str) -> bool:
     """Has some layer this bias?"""
-    return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)
+    return some(f, f"{tensor}.bias")
+
+
+def shared_width(f: GgufFacts) -> int:
+    """The rows of the experts that all rows pass, as their tensor has them; 0 if there are none."""
+    return next((t.shape[0] for name, t in f.file.tensors.items() if name.endswith(".ffn_up_shexp.weight")), 0)
+
+
+def state_heads(f: GgufFacts) -> tuple[int, int]:
+    """The channels of a state-space block or one of the delta rule, and its heads."""
+    inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank")
+    if not heads or inner % heads:
+        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
+    return inner, heads
+
+
+def without(found: Config, *keys: str) -> Config:
+    return {key: value for key, value in found.items() if key not in keys}
 
 
 def some(f: GgufFacts, tensor: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, pattern, rows, turned_share
+from edgedec.export.gguf.common import Config, biased, common, pattern, rows, turned_share, without
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -18,12 +18,8 @@ def _layered(f: GgufFacts, model_type: str, eps: str = "layer_norm_eps") -> Conf
     return common(f, model_type, eps) | {"partial_rotary_factor": turned_share(f)}
 
 
-def _without(found: Config, *keys: str) -> Config:
-    return {key: value for key, value in found.items() if key not in keys}
-
-
 def _unturned(f: GgufFacts, model_type: str) -> Config:
-    return _without(common(f, model_type, "layer_norm_epsilon"), *_ROPE, "head_dim")
+    return without(common(f, model_type, "layer_norm_epsilon"), *_ROPE, "head_dim")
 
 
 def _has(f: GgufFacts, tensor: str) -> bool:
@@ -59,7 +55,7 @@ def _bloom(f: GgufFacts) -> Config:
     inner, found = f.whole("feed_forward_length", 0), _unturned(f, "bloom")
     if inner != 4 * found["hidden_size"]:
         raise f.fail(f.name("feed_forward_length"), f"is {inner}, not four times the state")
-    return _without(found, "intermediate_size", "max_position_embeddings", "num_key_value_heads")
+    return without(found, "intermediate_size", "max_position_embeddings", "num_key_value_heads")
 
 
 def _mpt(f: GgufFacts) -> Config:
@@ -72,13 +68,13 @@ def _mpt(f: GgufFacts) -> Config:
         "alibi_bias_max": f.number("attention.max_alibi_bias", 8.0),
     }
     found |= {"max_seq_len": found["max_position_embeddings"], "expansion_ratio": ratio, "attn_config": own}
-    return _without(found, "intermediate_size", "max_position_embeddings")
+    return without(found, "intermediate_size", "max_position_embeddings")
 
 
 def _falcon(f: GgufFacts) -> Config:
     found, two = common(f, "falcon", "layer_norm_epsilon"), _has(f, "attn_norm_2.weight")
     kv = found["num_key_value_heads"]
-    return _without(found, "head_dim") | {
+    return without(found, "head_dim") | {
         "new_decoder_architecture": two or kv > 1,
         "num_ln_in_parallel_attn": 2 if two else 1,
         "multi_query": kv == 1,
@@ -89,7 +85,7 @@ def _falcon(f: GgufFacts) -> Config:
 def _olmo(f: GgufFacts) -> Config:
     clip = f.number("attention.clamp_kqv", 0.0) or None
     found = common(f, "olmo", "layer_norm_epsilon") | {"clip_qkv": clip}
-    return _without(found, "layer_norm_epsilon")  # 1e-5, as its code has it
+    return without(found, "layer_norm_epsilon")  # 1e-5, as its code has it
 
 
 def _cohere(f: GgufFacts) -> Config:

@@ -12,8 +12,11 @@ from edgedec.export.gguf.common import (
     nextn_layers,
     of_experts,
     rows,
+    shared_width,
     some,
+    state_heads,
     turned_share,
+    without,
 )
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.mixtures import deepseek
@@ -41,7 +44,7 @@ def _jamba(f: GgufFacts) -> Config:
         raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {hidden}")
     routes = [f"blk.{i}.ffn_gate_inp.weight" in f.file.tensors for i in range(n)]
     found |= _every(f, _attending(f, n), "attn_layer") | (_every(f, routes, "expert_layer") if experts else {})
-    return {key: value for key, value in found.items() if key not in ("rope_theta", "rope_scaling")} | {
+    return without(found, "rope_theta", "rope_scaling") | {
         "num_experts": experts or 1,
         "num_experts_per_tok": f.whole("expert_used_count", 1),
         "mamba_expand": inner // hidden,
@@ -54,10 +57,7 @@ def _jamba(f: GgufFacts) -> Config:
 
 def _delta(f: GgufFacts, model_type: str) -> Config:
     """Of layers one in so many attends, the others follow the delta rule; the last ones may only draft."""
-    inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
-    if inner % heads:
-        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
-    found = common(f, model_type)
+    found, (inner, heads) = common(f, model_type), state_heads(f)
     return found | {
         "num_hidden_layers": found["num_hidden_layers"] - nextn_layers(f),
         "full_attention_interval": f.whole("full_attention_interval", 4, least=1),
@@ -89,10 +89,7 @@ def _qwen3_5_moe(f: GgufFacts) -> Config:
 
 def _falcon_h1(f: GgufFacts) -> Config:
     """The file's tensors have the multipliers in them."""
-    found, normed = common(f, "falcon_h1"), some(f, "ssm_norm.weight")
-    inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
-    if inner % heads:
-        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
+    found, normed, (inner, heads) = common(f, "falcon_h1"), some(f, "ssm_norm.weight"), state_heads(f)
     return found | {
         "mamba_d_ssm": inner,
         "mamba_n_heads": heads,
@@ -111,13 +108,11 @@ def _falcon_h1(f: GgufFacts) -> Config:
 def _nemotron_h(f: GgufFacts) -> Config:
     """A layer is one block: it attends if it has keys and values, is a feed-forward or experts if it has such a width,
     and Mamba-2 otherwise."""
-    found, inner, heads = common(f, "nemotron_h"), f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank")
+    found, (inner, heads) = common(f, "nemotron_h"), state_heads(f)
     n, has = found["num_hidden_layers"] - nextn_layers(f), f.file.tensors
-    if not heads or inner % heads:
-        raise f.fail(f.name("ssm.inner_size"), f"{inner} is not whole times {heads} heads")
     kinds = {"attn_q": "full_attention", "ffn_gate_inp": "moe", "ffn_up": "mlp", "ssm_in": "linear_attention"}
     types = [next((kind for at, kind in kinds.items() if f"blk.{i}.{at}.weight" in has), "nothing") for i in range(n)]
-    return {key: value for key, value in found.items() if key not in ("rms_norm_eps", "rope_theta", "rope_scaling")} | {
+    return without(found, "rms_norm_eps", "rope_theta", "rope_scaling") | {
         "num_hidden_layers": n,
         "layers_block_type": types,
         "layer_norm_epsilon": found["rms_norm_eps"],
@@ -136,12 +131,8 @@ def _nemotron_h(f: GgufFacts) -> Config:
 def _nemotron_experts(f: GgufFacts) -> Config:
     if f.whole("moe_latent_size", 0):
         raise f.fail(f.name("moe_latent_size"), "is set: experts of another width than the state are not supported")
-    found = deepseek(f)
-    shared = next((t.shape[0] for name, t in f.file.tensors.items() if name.endswith("ffn_up_shexp.weight")), 0)
-    return {key: value for key, value in found.items() if key != "first_k_dense_replace"} | {
-        "n_shared_experts": 1,
-        "moe_shared_expert_intermediate_size": shared,
-    }
+    shared = {"n_shared_experts": 1, "moe_shared_expert_intermediate_size": shared_width(f)}
+    return without(deepseek(f), "first_k_dense_replace") | shared
 
 
 HYBRIDS: dict[str, Callable[[GgufFacts], Config]] = {

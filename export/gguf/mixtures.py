@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, nextn_layers, of_experts, rows, some, turned_share
+from edgedec.export.gguf.common import (
+    Config,
+    biased,
+    common,
+    nextn_layers,
+    of_experts,
+    rows,
+    shared_width,
+    some,
+    turned_share,
+)
 from edgedec.export.gguf.metadata import GgufFacts
 
 SOFTMAX, SIGMOID = 1, 2
@@ -74,7 +84,7 @@ def _ernie4_5_moe(f: GgufFacts) -> Config:
     """The shared experts are as wide as their tensor, whatever the file says of them."""
     experts = of_experts(f)
     inner = experts["moe_intermediate_size"]
-    wide = next((t.shape[0] for name, t in f.file.tensors.items() if name.endswith("ffn_up_shexp.weight")), 0)
+    wide = shared_width(f)
     if wide % inner:
         raise f.fail(f.name("expert_feed_forward_length"), f"is {inner}; shared experts have {wide} rows")
     return common(f, "ernie4_5_moe") | {

@@ -12,12 +12,8 @@ from edgedec.spec.moe import ALPHA, LIMIT, level_name
 
 def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     """f(norm(x)) [n, hidden] of x [n, hidden]."""
-    read, logits = read_by_router(block, w, x)
+    experts, weights = experts_of(block, w, x)
     x = w.norm(x, block.norm)
-    if block.router == "relu":
-        experts, weights = rectified(block, logits, w.get("score_norm"), w.spec.norm_eps)
-    else:
-        experts, weights = route(block, logits, w.get("router_bias") if block.router_bias else None, read)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
     y = np.zeros_like(x)
@@ -25,6 +21,14 @@ def run(block: Moe, w: BlockWeights, x: Array) -> Array:
         rows, place = np.nonzero(experts == expert)
         y[rows] += weights[rows, place, None] * through_expert(block, w, x[rows], int(expert))
     return y + _shared(block, w, x) if block.shared_size else y
+
+
+def experts_of(block: Moe, w: BlockWeights, x: Array) -> tuple[NDArray[np.int64], Array]:
+    """As `route`: of the state [n, hidden], by whatever router."""
+    read, logits = read_by_router(block, w, x)
+    if block.router == "relu":
+        return rectified(block, logits, w.get("score_norm"), w.spec.norm_eps)
+    return route(block, logits, w.get("router_bias") if block.router_bias else None, read)
 
 
 def read_by_router(block: Moe, w: BlockWeights, x: Array) -> tuple[Array, Array]:

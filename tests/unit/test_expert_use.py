@@ -57,8 +57,7 @@ def test_the_shares_are_those_of_the_experts_that_run(
     def noted(usual: Any) -> Any:
         return lambda *args: seen.append(found := usual(*args)) or found
 
-    monkeypatch.setattr(moe, "route", noted(moe.route))
-    monkeypatch.setattr(moe, "rectified", noted(moe.rectified))
+    monkeypatch.setattr(moe, "experts_of", noted(moe.experts_of))  # as blocks that run look it up
     found = expert_use(open_runtime("reference", bundle), bundle, IDS, 30, 4)
     assert len(seen) == 4
     own = [used_by(experts, facts.n_experts) for experts, _ in seen]

@@ -33,7 +33,7 @@ from edgedec.cli._flags.output import Json, Logprobs, ShowStats, Verbose
 from edgedec.cli._flags.shaping import FuseWords, ShapingFlags
 from edgedec.cli._flags.template import TemplateFlags
 from edgedec.cli._flags.texts import PromptFlags, read_prompt, read_text
-from edgedec.cli._flags.training import TrainFlags
+from edgedec.cli._flags.training import PartTrainFlags, TrainFlags
 from edgedec.cli._flags.trust import TrustCode
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "ModelName",
     "OnFull",
     "OnFullMode",
+    "PartTrainFlags",
     "PromptFlags",
     "SeededGeneration",
     "ShapingFlags",

@@ -36,3 +36,14 @@ class TrainFlags:
     def checkpoint(self, name: str) -> Path | None:
         """The file of a checkpoint in the work folder, if there is one."""
         return None if self.work is None else self.work / name
+
+
+@dataclass(frozen=True)
+class PartTrainFlags(TrainFlags):
+    """The same flags, for a part beside a model."""
+
+    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 10.0
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="Keep a checkpoint there, to go on from."),
+    ] = None
