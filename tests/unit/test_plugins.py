@@ -17,7 +17,7 @@ from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.plugins import Family, Opt, PluginChoice
 from edgedec.plugins.about import about, all_about, schema
 from edgedec.plugins.options import options_of_make
-from edgedec.plugins.words import parse, quoted
+from edgedec.plugins.words import parse, quoted, spelt
 
 ECHO = '''"""Says it again.
 
@@ -358,3 +358,14 @@ def test_the_drafters_of_auto_have_this_order() -> None:
     tables, heads = ["copy", "suffix", "recycling", "trigram"], ["eagle3", "mtp", "eagle", "hydrapp", "hydra", "medusa"]
     assert sorted(ranks, key=lambda name: ranks[name] or 0) == [*tables, *heads, "model", "longspec", "sparse"]
     assert len(set(ranks.values())) == len(ranks)
+
+
+def test_options_in_words_come_back() -> None:
+    options = {"path": "a,b+c", "width": 8, "share": 0.5, "sizes": (1, 2), "on": True, "plain": "./small"}
+    words = spelt(options)
+    assert words == ":path='a,b+c',width=8,share=0.5,sizes=[1, 2],on=True,plain=./small"
+    (back,) = parse(f"a{words}")
+    assert {key: str(value) for key, value in back.options.items()} == {
+        key: str(list(value) if isinstance(value, tuple) else value) for key, value in options.items()
+    }
+    assert spelt({}) == ""

@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 
 from bundles import random_weights  # noqa: E402
 
+from edgedec.bundle import Bundle  # noqa: E402
+from edgedec.cli.bench.formats import _peer_bits  # noqa: E402
 from edgedec.errors import UsageError  # noqa: E402
 from edgedec.export.passes import PassContext, PassModel, _binary, chosen, make_pass  # noqa: E402
 from edgedec.export.passes._binary import Layers, Signs, distance  # noqa: E402
@@ -195,3 +197,12 @@ def test_what_the_format_would_store() -> None:
 def test_what_is_refused(words: str, body: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
         run(words, tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("head", "bits"), [(None, 32.0), ("f32", 32.0), ("f16", 16.0), ("int8", 8.5), ("int4", 4.5), ("int3", 3.5)]
+)
+def test_head_and_embedding_count_with_their_own_bits(head: str | None, bits: float, nano: Path) -> None:
+    floats = Bundle.open(nano)
+    assert _peer_bits(floats, "f32=ptq161", head) == stored_bits(floats.spec, bits)
+    assert _peer_bits(floats, "int4=gptq", head) is None

@@ -29,7 +29,7 @@ from training import quiet, write_sentences
 
 from edgedec.export.adapter import GATES, WEIGHTS, read_peft
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.export.lora_train import LoraNet, LoraPlan, LoraTrainer
+from edgedec.export.lora_train import LoraNet, LoraPlan, LoraTrainer, write_peft
 from edgedec.export.training_loop import train
 
 PLAN = LoraPlan(minutes=60, steps=30, rate=1e-2, batch=2, length=40)
@@ -107,6 +107,16 @@ def test_a_gate_weighs_what_its_matrix_adds(checkpoint: Path) -> None:
     part.gate = torch.from_numpy(rng.normal(size=u.shape[1]).astype(np.float32))
     weight = 1 / (1 + np.exp(-(u @ part.gate.numpy())))
     np.testing.assert_allclose(part.of(torch.from_numpy(u)).numpy(), low * weight[:, None], atol=1e-5)
+
+
+def test_ranks_that_differ_are_named(checkpoint: Path, tmp_path: Path) -> None:
+    net, name = LoraNet(checkpoint, 4, seed=0), "model.layers.1.mlp.down_proj"
+    net.parts[name].a, net.parts[name].b = net.parts[name].a[:2], net.parts[name].b[:, :2]
+    write_peft(net, "base", tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (4, 4)
+    assert config["rank_pattern"] == config["alpha_pattern"] == {name: 2}
+    assert config["target_modules"] == sorted(net.parts)
 
 
 def test_peft_reads_the_adapter_and_gives_the_logits_of_the_bundle(
