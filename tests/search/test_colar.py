@@ -21,6 +21,7 @@ from edgedec.bundle.latent_head import FACTS_KEY, LatentFacts, facts_of
 from edgedec.bundle.manifest import LATENT_HEAD
 from edgedec.bundle.onnx_rules import check_graphs
 from edgedec.cli._app import run_app
+from edgedec.cli._stream import _searched
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.runner import run_loop
 from edgedec.errors import BundleCorrupt, ContextFull, RuntimeUnavailable, UsageError
@@ -245,3 +246,10 @@ def put(folder: Path, graph: onnx.ModelProto) -> None:
 def test_facts_that_are_nested_too_deeply_are_refused() -> None:
     with pytest.raises(BundleCorrupt, match="h: not a latent head of edgedec"):
         facts_of({FACTS_KEY: "[" * 200_000}, "h")
+
+
+def test_the_line_of_a_search_has_what_there_was() -> None:
+    found = {"search": "colar", "lossy": True, "candidates": 1, "tokens": 6, "forwards": 9, "scorer_calls": 0}
+    assert _searched(found | {"latents": 3}) == "\nlossy: search colar: 1 texts, 6 tokens, 9 forwards, 3 latents"
+    called = found | {"lossy": False, "search": "best", "latents": 0, "scorer_calls": 2}
+    assert _searched(called) == "\nsearch best: 1 texts, 6 tokens, 9 forwards, 2 scorer calls"
