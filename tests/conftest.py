@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -49,8 +50,15 @@ LONG = {
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+# A file of tests that passed, which are not run again: `make test` writes it in CI, `make test-all` goes on from there.
+PASSED = Path(os.environ.get("EDGEDEC_PASSED", os.devnull))
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    passed = set(PASSED.read_text("utf-8").splitlines()) if PASSED.exists() else set[str]()
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+    items[:] = [item for item in items if item.nodeid not in passed]
     for item in items:
         if LONG & {item.path.stem, item.path.parent.name}:
             item.add_marker(pytest.mark.long)
@@ -88,6 +96,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and "EDGEDEC_PASSED" in os.environ:
+        passed = dict.fromkeys(f"{report.nodeid}\n" for report in reporter.stats.get("passed", []))
+        PASSED.parent.mkdir(parents=True, exist_ok=True)
+        with PASSED.open("a", encoding="utf-8") as file:
+            file.writelines(passed)
     if reporter is None or "CI" not in os.environ or "EDGEDEC_ALL_TESTS" not in os.environ:
         return
     if wrong := unexpected(reasons(reporter.stats.get("skipped", []))):
@@ -124,6 +137,17 @@ def data() -> Path:
     if not DATA.is_dir():
         pytest.skip("no shared data beside this checkout")
     return DATA
+
+
+@pytest.fixture(autouse=True)
+def seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random generators that were given no seed get 0, 1, 2 …, so that a test draws the same in every run."""
+    made, numbers = np.random.default_rng, count()
+
+    def generator(seed: Any = None) -> np.random.Generator:
+        return made(next(numbers) if seed is None else seed)
+
+    monkeypatch.setattr(np.random, "default_rng", generator)
 
 
 @pytest.fixture

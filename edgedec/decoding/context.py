@@ -27,6 +27,10 @@ class Ends(NamedTuple):
 NEVER = Ends()
 
 
+def _generator() -> np.random.Generator:
+    return np.random.default_rng()
+
+
 @dataclass
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
@@ -44,7 +48,7 @@ class Context:
     n_prompt: int
     cache: Cache
     sinks: int | None = None
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    rng: np.random.Generator = field(default_factory=_generator)
     sampling: Sampling = field(default_factory=Sampling)
     concurrent: int = 0
     ends: Ends = NEVER
@@ -59,7 +63,7 @@ class Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
         copied at its first use. rng: its random generator, by default a copy."""
         if rng is None:
-            rng = np.random.default_rng()
+            rng = _generator()
             rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
         own = dict(vars(self))

@@ -476,7 +476,7 @@ def test_a_panic_is_a_named_error() -> None:
         def encode(self, *_: Any, **__: Any) -> None:
             raise PanicException("index out of bounds:\n7")
 
-        decode = encode
+        decode = id_to_token = encode
 
     tokenizer = Tokenizer(Raw())
     with pytest.raises(TextError, match="cannot be encoded: index out of bounds: 7"):
