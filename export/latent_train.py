@@ -5,7 +5,7 @@ entropy of the next row's token plus the squared distance of a row that the late
 the deviation of the embeddings. Embeddings and head matrix stay as they are: rows are sums of them. It begins with a
 model that `cot` trained, which reads all steps as tokens, or goes on with one that has a latent head. `direct` trains
 the same model to answer at once, to compare with. All other weights are trained, where the authors train low-rank ones;
-rate and optimizer are those of our other trainings. Their second stage, reinforcement learning by GRPO, is not here.
+rate and optimizer are those of our other trainings. `grpo`, their second stage, is in `latent_grpo.py`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ SAVE_EVERY = 120.0  # seconds
 class LatentPlan:
     """method: see above; most: the most tokens that a row stands for; width: of the head's inner layers; minutes and
     steps: whichever is over first (steps 0: the minutes alone); rate: the learning rate at its highest; batch: groups
-    of `together` problems, of at most `length` tokens each, in an update."""
+    of `together` problems, of at most `length` tokens each, in an update; samples: of `grpo`, whose groups are
+    solutions of one problem."""
 
-    method: Literal["colar", "cot", "direct"] = "colar"
+    method: Literal["colar", "cot", "direct", "grpo"] = "colar"
     most: int = 5
     width: int = 2048
     minutes: float = 60.0
@@ -49,6 +50,7 @@ class LatentPlan:
     rate: float = 1e-4
     batch: int = 1
     together: int = 32
+    samples: int = 8
     length: int = 512
     seed: int = 0
     threads: int = 1
@@ -59,10 +61,13 @@ class LatentPlan:
 @dataclass(frozen=True)
 class LatentQuality:
     """Of problems held back. nats: of a label; distance: squared, of a drawn row from the next one, a number of it and
-    over the embeddings' deviation; 0 where there are none."""
+    over the embeddings' deviation; 0 where there are none. right: the share that is solved, and rows: of a solution;
+    `grpo` alone measures them."""
 
     nats: float
     distance: float
+    right: float = 0.0
+    rows: float = 0.0
 
 
 class LatentNet(nn.Module):  # type: ignore[misc]
@@ -75,9 +80,13 @@ class LatentNet(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         """states [n, hidden], noise [n, hidden] -> rows drawn [n, hidden]"""
+        mean, deviation = self.law(x)
+        return mean + deviation * noise
+
+    def law(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """states [n, hidden] -> means and deviations of the rows [n, hidden]"""
         y = self.fc(x)
-        found: Tensor = self.mean(y) + self.log_std(y).exp() * noise
-        return found
+        return self.mean(y), self.log_std(y).exp()
 
 
 class LatentTrainer(RowTrainer):
@@ -89,17 +98,23 @@ class LatentTrainer(RowTrainer):
 
     def __init__(self, folder: Path, files: list[Path], plan: LatentPlan) -> None:
         self.folder, self.facts = folder, LatentFacts(plan.most, plan.separator, plan.speed)
-        check_model(Checkpoint.open(folder).spec(), self.command)
-        tokenizer = _tokenizer(folder)
+        spec = Checkpoint.open(folder).spec()
+        check_model(spec, self.command)
+        self._tokenizer = tokenizer = _tokenizer(folder)
         self._plain: Encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
         ends = ends_of(folder, Checkpoint.open(folder).config)
-        encode = LessonEncoder(
-            lambda text, begins: tokenizer.encode(text, add_special_tokens=begins).ids, ends[0] if ends else None
-        )
+        self._end = ends[0] if ends else None
+        encode = LessonEncoder(lambda text, begins: tokenizer.encode(text, add_special_tokens=begins).ids, self._end)
         super().__init__(files, encode, plan, least=2)
         separator = self._plain(plan.separator)
         if len(separator) != 1:
             raise UsageError(f"{folder}: its tokenizer writes {plan.separator!r} as {len(separator)} tokens, not one")
+        self.longest = spec.context_length
+        most = self.longest - len(self._opening(plan.most)) - 2  # the separators
+        if plan.length > most:
+            raise UsageError(
+                f"--length {plan.length}: with its speed and separators the model reads at most {most} tokens"
+            )
         self._separator, self.model = separator[0], load(folder)
         self._embed = self.model.get_input_embeddings()
         torch.manual_seed(plan.seed)
@@ -109,16 +124,29 @@ class LatentTrainer(RowTrainer):
     def _network(self) -> tuple[LatentNet, float]:
         """The checkpoint's head, or a new one, and the embeddings' deviation."""
         weight = self._embed.weight.detach()
-        found = read_latent(self.folder) if self.plan.method == "colar" else None
+        found = read_latent(self.folder) if self._latent else None
+        if found is None and self.plan.method == "grpo":
+            raise UsageError(f"{self.folder}: has no latent head; train it with --method colar before grpo")
+        if found is not None and self.plan.method == "grpo":
+            if (found.facts.separator, found.facts.speed) != (self.facts.separator, self.facts.speed):
+                raise UsageError(f"{self.folder}: its separator is {found.facts.separator!r}; pass --separator")
+            if self.plan.most > found.facts.most:
+                raise UsageError(f"--most {self.plan.most}: rows of {self.folder} stand for at most {found.facts.most}")
+            self.facts = found.facts
         if found is None:
             return LatentNet(weight.shape[1], self.plan.width), float(weight.std())
         net = LatentNet(weight.shape[1], len(found.arrays["fc.0.bias"]))
         net.load_state_dict({name: torch.tensor(array) for name, array in found.arrays.items()})
         return net, found.std
 
+    @property
+    def _latent(self) -> bool:
+        """Whether there is a latent head to train."""
+        return self.plan.method in ("colar", "grpo")
+
     def _train_what_learns(self) -> None:
         weights = dict(self.model.named_parameters())
-        if self.plan.method == "colar":
+        if self._latent:
             for fixed in (self._embed.weight, self.model.get_output_embeddings().weight):
                 fixed.requires_grad_(False)
             weights |= {f"latent.{name}": w for name, w in self.net.named_parameters()}
@@ -133,12 +161,12 @@ class LatentTrainer(RowTrainer):
     def parted(self, rows: list[list[int]], draw: random.Random) -> tuple[Tensor, Tensor | None]:
         """The cross entropy of the labels, and the squared distance of the latent rows, None if there are none."""
         method, most = self.plan.method, self.plan.most
-        r = draw.randint(1, most) if method == "colar" else int(method == "cot")
+        r = draw.randint(1, most) if method == "colar" else most if method == "grpo" else int(method == "cot")
         made = [reasoning(problem_of(row), r, self._opening, self._separator, draw) for row in rows]
         x, labels = self._batch(made)
-        out = self.model(inputs_embeds=x, use_cache=False, output_hidden_states=method == "colar")
+        out = self.model(inputs_embeds=x, use_cache=False, output_hidden_states=self._latent)
         nats = functional.cross_entropy(out.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
-        if method != "colar":
+        if not self._latent:
             return nats, None
         states = torch.cat([h[slice(*one.latent)] for h, one in zip(out.hidden_states[-1], made, strict=True)])
         wanted = torch.cat([e[1 + one.latent[0] : 1 + one.latent[1]] for e, one in zip(x, made, strict=True)])
@@ -173,7 +201,7 @@ class LatentTrainer(RowTrainer):
     def write(self, out: Path) -> None:
         """The model as a Hugging Face folder, with the head beside it."""
         write_model(self.model, self.folder, out)
-        if self.plan.method == "colar":
+        if self._latent:
             arrays: dict[str, Any] = {name: w.detach().clone() for name, w in self.net.named_parameters()}
             said = LatentNetwork({}, self._std, self.facts).metadata()
             save_file(arrays, out / FILE, said)
@@ -188,4 +216,7 @@ def _tokenizer(folder: Path) -> Tokenizer:
 
 def opened(folder: Path, files: list[Path], plan: LatentPlan) -> tuple[LatentTrainer, str]:
     """The training of a checkpoint, and its key."""
-    return LatentTrainer(folder, files, plan), key_of(sorted(folder.glob("*.safetensors")), files, plan)
+    from edgedec.export.latent_grpo import GrpoTrainer
+
+    trainer = GrpoTrainer if plan.method == "grpo" else LatentTrainer
+    return trainer(folder, files, plan), key_of(sorted(folder.glob("*.safetensors")), files, plan)

@@ -66,14 +66,21 @@ class RowTrainer(Checkpointed):
 
     def step(self, progress: float) -> float:
         """One update -> its mean loss a token."""
-        plan, total, draw = self.plan, 0.0, random.Random(f"{self.plan.seed} {self.steps}")
+        draw = random.Random(f"{self.plan.seed} {self.steps}")
+        rows = [next(self.stream) for _ in range(self.plan.batch)]
+        total = self.update(self.losses(rows, draw, progress), len(rows), progress)
+        self.steps += 1
+        return total
+
+    def update(self, losses: Iterable[Tensor], n: int, progress: float) -> float:
+        """An update of all weights by n losses -> their mean."""
+        total = 0.0
         for group in self.optimizer.param_groups:
-            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+            group["lr"] = self.plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
         self.optimizer.zero_grad()
-        rows = [next(self.stream) for _ in range(plan.batch)]
-        for loss in self.losses(rows, draw, progress):
-            (loss / plan.batch).backward()
-            total += float(loss.detach()) / plan.batch
+        for loss in losses:
+            (loss / n).backward()
+            total += float(loss.detach()) / n
         for w in self.weights.values():
             if w.grad is None:  # of what no row of this update ran; its moments go on, as a checkpoint has it
                 w.grad = torch.zeros_like(w)
@@ -81,7 +88,6 @@ class RowTrainer(Checkpointed):
             raise UsageError(f"{self.command}: the loss of update {self.steps + 1} is {total}; take a lower --rate")
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         self.optimizer.step()
-        self.steps += 1
         return total
 
     def losses(self, rows: Sequence[list[int]], draw: random.Random, progress: float) -> Iterator[Tensor]:

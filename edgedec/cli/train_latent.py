@@ -25,6 +25,7 @@ class LatentMethod(StrEnum):
     colar = "colar"
     cot = "cot"
     direct = "direct"
+    grpo = "grpo"
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -35,14 +36,21 @@ class LatentFlags:
     """What is trained, and on which problems."""
 
     method: Annotated[
-        LatentMethod, typer.Option(help="cot: steps as tokens, before colar; direct: no steps, to compare with.")
+        LatentMethod,
+        typer.Option(
+            help="cot: steps as tokens, before colar; grpo: from right answers, after colar; direct: no steps, to "
+            "compare with."
+        ),
     ] = LatentMethod.colar
-    most: Annotated[int, typer.Option(min=1, max=64, help="The most tokens that a row stands for.")] = 5
+    most: Annotated[
+        int, typer.Option(min=1, max=64, help="The most tokens that a row stands for; grpo: of all rows.")
+    ] = 5
     width: Annotated[int, typer.Option(min=1, help="Of a new latent head's inner layers.")] = 2048
     separator: Annotated[str, typer.Option(help="Before and after the steps; one token.")] = "###"
     rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate.")] = 1e-4
     batch: Annotated[int, typer.Option(min=1, help="Groups of problems of an update.")] = 1
     together: Annotated[int, typer.Option(min=1, help="Problems of a group, which run together.")] = 32
+    samples: Annotated[int, typer.Option(min=2, help="Of grpo, whose groups are so many solutions of a problem.")] = 8
     length: Annotated[int, typer.Option(min=8, help="Tokens of a problem; longer ones are left out.")] = 512
 
 
@@ -75,6 +83,7 @@ def train_latent(
     Examples:
       edgedec train-latent ./smol-hf problems.jsonl -o ./smol-cot --method cot --minutes 120
       edgedec train-latent ./smol-cot problems.jsonl -o ./smol-colar --minutes 120 --work build/colar
+      edgedec train-latent ./smol-colar problems.jsonl -o ./smol-rl --method grpo --rate 1e-6 --minutes 120
     """
     training, loop = (export_module(name, "train-latent", "train") for name in ("latent_train", "training_loop"))
     if out.exists() and not force:
@@ -99,4 +108,8 @@ def _report(out: Path, steps: int, before: LatentQuality, after: LatentQuality, 
     if after.distance:
         print(
             f"squared distance of a latent row from the next: {before.distance:.3f} before, {after.distance:.3f} after"
+        )
+    if after.rows:
+        print(
+            f"solved: {before.right:.0%} in {before.rows:.1f} rows before, {after.right:.0%} in {after.rows:.1f} after"
         )

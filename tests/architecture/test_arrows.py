@@ -88,7 +88,7 @@ SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_mode
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
-    *("row_training", "recovery", "subwords", "latent_train"),
+    *("row_training", "recovery", "subwords", "latent_train", "latent_grpo"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
     *("adam8", "passes._binary", "passes._soft", "passes._windows", "sparse_experts"),
 )

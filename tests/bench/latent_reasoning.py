@@ -4,8 +4,8 @@ python tests/bench/latent_reasoning.py build/latent
 
 makes a small Llama and problems such as "3+4*7+2*5=", computed from left to right, of which the last digit is kept
 after each operation; the steps are "3+4=7", "7*7=9" and so on. `edgedec train-latent` trains it to write the steps
-(cot), from there to reason in rows that stand for 1 to 5 tokens of them (colar), and the same network to answer at once
-(direct). The table is of problems that no training read; answers are compared with what Python computes. What is there
+(cot), from there to reason in rows that stand for 1 to 5 tokens of them (colar), and from right answers in rows of 3
+(grpo), and the same network to answer at once (direct). The table is of problems that no training read; answers are compared with what Python computes. What is there
 already is not made again.
 """
 
@@ -33,8 +33,9 @@ TRAININGS = {
     "begun": ("cot", 500, 2e-3),
     "colar": ("begun", 500, 2e-3),
     "direct": ("start", 500, 3e-3),
+    "grpo": ("colar", 200, 1e-4),
 }
-ASKED = ("cot", "colar", "direct")
+ASKED = ("cot", "colar", "direct", "grpo")
 
 
 def problem(draw: random.Random, length: int) -> dict[str, Any]:
@@ -83,6 +84,7 @@ def train(folder: Path, name: str) -> None:
     start, updates, rate = TRAININGS[name]
     plan = f"--method {name if name in ASKED else 'colar'} --steps {updates} --rate {rate} --together 64 --length 96"
     plan += f" --width 256 --minutes 600 -t 1 --work {folder / name}.work"
+    plan += " --most 3 --batch 8" if name == "grpo" else ""
     if not (folder / name).exists():
         data, out = folder / "train.jsonl", folder / name
         edgedec("train-latent", str(folder / start), str(data), "-o", str(out), *plan.split())
@@ -129,6 +131,7 @@ def table(folder: Path, n: int) -> None:
     print(row("in tokens", ask("cot", lambda s, p, i: told(s, f"{p}(Thinking speed: 1){SEPARATOR}"))))
     for r in (1, 2, 3, 5):
         print(row(f"`colar:r={r}`", ask("colar", lambda s, p, i, r=r: thought(s, p, r, i))))
+    print(row("`colar:r=3` after grpo", ask("grpo", lambda s, p, i: thought(s, p, 3, i))))
     print(row("none", ask("direct", lambda s, p, i: told(s, f"{p}{SEPARATOR}"))))
 
 

@@ -71,6 +71,7 @@ from training import quiet  # noqa: E402
 import edgedec  # noqa: E402
 from edgedec.bundle.manifest import LATENT_HEAD  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
+from edgedec.export.latent_grpo import GrpoTrainer, Run, Solution, advantages, drawn  # noqa: E402
 from edgedec.export.latent_head import FILE, read_latent  # noqa: E402
 from edgedec.export.latent_train import LatentPlan, LatentTrainer, opened  # noqa: E402
 from edgedec.export.training_loop import train  # noqa: E402
@@ -221,3 +222,145 @@ def test_what_cannot_be_is_named(checkpoint: Path, data: Path, tmp_path: Path) -
     (made / FILE).write_bytes((made / "model.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match="not a latent head"):
         read_latent(made)
+
+
+@pytest.fixture(scope="module")
+def thinking(checkpoint: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that was trained to reason in latent rows."""
+    folder = tmp_path_factory.mktemp("thinking")
+    for method, start, steps in (("cot", checkpoint, 150), ("colar", folder / "cot", 150)):
+        trainer = trainer_of(start, data, method=method, steps=steps)
+        train(trainer, None, "", quiet)
+        trainer.write(folder / method)
+    return folder / "colar"
+
+
+def grpo_of(thinking: Path, data: Path, **changes: Any) -> GrpoTrainer:
+    trainer = trainer_of(thinking, data, **({"method": "grpo", "most": 2, "length": 32} | changes))
+    assert isinstance(trainer, GrpoTrainer)
+    return trainer
+
+
+def test_advantages_are_of_the_group() -> None:
+    assert advantages([1.0, 0.0, 0.0, 0.0]) == pytest.approx([1.5, -0.5, -0.5, -0.5])
+    assert advantages([1.0, 1.0]) == [0.0, 0.0]
+
+
+def test_tokens_are_drawn_of_the_likeliest() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(4000, -1)
+    counts = torch.bincount(drawn(logits, 0.7, torch.Generator().manual_seed(0)), minlength=4) / 4000
+    np.testing.assert_allclose(counts, [0.625, 0.375, 0, 0], atol=0.03)
+    all_of_them = torch.bincount(drawn(logits, 1.0, torch.Generator().manual_seed(0)), minlength=4) / 4000
+    np.testing.assert_allclose(all_of_them, [0.5, 0.3, 0.15, 0.05], atol=0.03)
+
+
+def test_solutions_are_drawn_as_the_model_says(thinking: Path, data: Path) -> None:
+    """Side by side as alone: a solution, read again from its rows, ends where a separator was drawn, and its
+    probabilities are those of transformers' own forward."""
+    trainer = grpo_of(thinking, data)
+    problem = problem_of(trainer.held[0])
+    question = trainer.question(problem)
+    assert question == [*problem.question, *trainer._opening(2), trainer._separator]
+    found = trainer.sampled(question, 32, torch.Generator().manual_seed(1))
+    assert len({len(one.rows) for one in found}) > 1, "one has ended before the others"
+    assert all(one.tokens[0] == trainer._separator for one in found)
+    assert all(trainer._end not in one.tokens[1:-1] for one in found)
+    logs = trainer.log_probabilities(found)
+    for one, own in zip(found, logs, strict=True):
+        x = torch.cat([trainer.compressed([[token] for token in question]), one.rows * trainer._std])
+        x = torch.cat([x, trainer.compressed([[token] for token in one.tokens])])
+        out = trainer.model(inputs_embeds=x[None], output_hidden_states=True)
+        y = trainer.net.fc(out.hidden_states[-1][0])
+        wanted = list[float]()
+        for i, row in enumerate(one.rows, len(question) - 1):
+            mean, deviation = trainer.net.mean(y[i]), trainer.net.log_std(y[i]).exp()
+            density = -0.5 * ((row - mean) / deviation) ** 2 - deviation.log() - 0.5 * np.log(2 * np.pi)
+            wanted.append(density.mean().item())
+        for i, token in enumerate(one.tokens, len(question) + len(one.rows) - 1):
+            wanted.append(out.logits[0, i].log_softmax(-1)[token].item())
+        np.testing.assert_allclose(own.detach().numpy(), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_run_reads_unseen_changes_nothing(thinking: Path, data: Path) -> None:
+    trainer = grpo_of(thinking, data)
+    rows = [torch.randn(2, 32, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    both, alone = Run(trainer, [3, 4, 5], 2), Run(trainer, [3, 4, 5], 1)
+    with torch.no_grad():
+        both.read(rows[0], torch.tensor([True, True]))
+        both.read(rows[1], torch.tensor([True, False]))
+        both.read(rows[2], torch.tensor([True, True]))
+        for row in (rows[0], rows[2]):
+            alone.read(row[1:], torch.tensor([True]))
+    np.testing.assert_allclose(both.logits[1].detach(), alone.logits[0].detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(both.state[1].detach(), alone.state[0].detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "each"), [(0.5, 1.0, 1.2), (-0.5, -1.0, -0.8), (0.5, -1.0, -1.6487)]
+)
+def test_the_policy_loss_is_its_formula(
+    thinking: Path, data: Path, log_ratio: float, advantage: float, each: float
+) -> None:
+    """Clipped where the ratio has gone as far as the advantage wants, summed in a solution and over 32."""
+    trainer = grpo_of(thinking, data)
+    one = Solution([3, 4], torch.randn(3, 32), [5, 6])
+    with torch.no_grad():
+        (logs,) = trainer.log_probabilities([one])
+    then = Solution(one.question, one.rows, one.tokens, advantage, logs - log_ratio)
+    idle = Solution(one.question, one.rows, one.tokens, 0.0, logs)
+    assert trainer.policy_loss([then, idle]).item() == pytest.approx(-5 * each / 32 / 2, rel=1e-3)
+
+
+def test_right_solutions_become_likelier(thinking: Path, data: Path, tmp_path: Path) -> None:
+    """And wrong ones less likely; rows and tokens both."""
+    trainer, draw = grpo_of(thinking, data, rate=1e-4), random.Random(0)
+    table, problems = trainer._embed.weight.clone(), [problem_of(row) for row in trainer.held]
+    drawn = [one for problem in problems * 3 for one in trainer.solved(problem, draw)]
+    assert sum(one.advantage > 0 for one in drawn) > 20
+    for i, one in enumerate(drawn):
+        if one.advantage > 0:
+            assert trainer.is_right(one, problems[i // 8 % len(problems)])
+    trainer.steps = 20  # after the warm-up
+    trainer.update([trainer.policy_loss(drawn)], 1, 0.0)
+    with torch.no_grad():
+        logs = trainer.log_probabilities(drawn)
+    for part in (slice(None, -3), slice(-2, None)):  # of rows, and of answers
+        gained = [one.advantage * float((now - one.logs)[part].sum()) for one, now in zip(drawn, logs, strict=True)]
+        assert np.mean(gained) > 0
+    assert torch.equal(table, trainer._embed.weight)
+    trainer.write(tmp_path / "rl")
+    found = read_latent(tmp_path / "rl")
+    assert found is not None
+    assert found.facts.most == 5, "what colar trained; grpo takes rows of 2 tokens"
+
+
+def test_several_updates_learn_from_solutions_of_one_model(
+    thinking: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, sizes, ratios = grpo_of(thinking, data, batch=3, rate=1e-2), list[int](), list[float]()
+    loss_of = trainer.policy_loss
+
+    def seen(part: list[Solution]) -> torch.Tensor:
+        sizes.append(len(part))
+        with torch.no_grad():
+            logs = trainer.log_probabilities(part)
+        ratios.append(max(float((now - one.logs).abs().max()) for now, one in zip(logs, part, strict=True)))
+        return loss_of(part)
+
+    monkeypatch.setattr(trainer, "policy_loss", seen)
+    trainer.step(0.0)
+    assert sizes == [8, 8, 8]
+    assert ratios[0] < 1e-4
+    assert ratios[2] > 1e-3, "two updates later"
+    assert trainer.steps == 1
+
+
+def test_grpo_refuses_what_it_cannot_train(checkpoint: Path, thinking: Path, data: Path) -> None:
+    with pytest.raises(UsageError, match="has no latent head; train it with --method colar before grpo"):
+        grpo_of(checkpoint, data)
+    with pytest.raises(UsageError, match=r"--most 6: rows of .* stand for at most 5"):
+        grpo_of(thinking, data, most=6)
+    with pytest.raises(UsageError, match="its separator is 'the'; pass --separator"):
+        grpo_of(thinking, data, separator="and")
+    with pytest.raises(UsageError, match="--length 4096: with its speed and separators the model reads at most"):
+        trainer_of(checkpoint, data, length=4096)
