@@ -5,8 +5,8 @@ python tests/bench/latent_reasoning.py build/latent
 makes a small Llama and problems such as "3+4*7+2*5=", computed from left to right, of which the last digit is kept
 after each operation; the steps are "3+4=7", "7*7=9" and so on. `edgedec train-latent` trains it to write the steps
 (cot), from there to reason in rows that stand for 1 to 5 tokens of them (colar), and from right answers in rows of 3
-(grpo), and the same network to answer at once (direct). The table is of problems that no training read; answers are compared with what Python computes. What is there
-already is not made again.
+(grpo), and the same network to answer at once (direct). The table is of problems that no training read; answers are
+compared with what Python computes. What is there already is not made again.
 """
 
 from __future__ import annotations
