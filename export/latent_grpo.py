@@ -90,9 +90,12 @@ class GrpoTrainer(LatentTrainer):
         kept = [token for token in tokens if token != self._end]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False)).strip()
 
-    @torch.no_grad()
     def sampled(self, question: list[int], n: int, generator: torch.Generator) -> list[Solution]:
-        """n solutions, drawn side by side. A row that is over is run on with the others, and nothing sees it."""
+        """n solutions, drawn side by side. One that is over is run on with the others, and nothing sees its rows."""
+        with torch.no_grad():
+            return self._sampled(question, n, generator)
+
+    def _sampled(self, question: list[int], n: int, generator: torch.Generator) -> list[Solution]:
         run = Run(self, question, n)
         rows, open_, counts = list[Tensor](), torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.long)
         while len(rows) < ROWS and open_.any():
@@ -163,21 +166,20 @@ class Run:
         self._how[name] = DynamicCache(config=model.config)
         self._mask, self._places = torch.ones(n, 0, dtype=torch.long), torch.full((n,), -1)
         x = trainer._embed(torch.tensor(question)).expand(n, -1, -1)
-        self._forward(x, torch.ones(n, len(question), dtype=torch.long))
+        self.state, self.logits = self._forward(x, torch.ones(n, len(question), dtype=torch.long))
 
     def read(self, x: Tensor, seen: Tensor) -> None:
         """A row each [n, hidden]; nothing sees those that are not `seen`, and what they say counts for nothing."""
-        state, logits = self.state, self.logits
-        self._forward(x[:, None], seen.long()[:, None])
-        self.state = torch.where(seen[:, None], self.state, state)
-        self.logits = torch.where(seen[:, None], self.logits, logits)
+        state, logits = self._forward(x[:, None], seen.long()[:, None])
+        self.state = torch.where(seen[:, None], state, self.state)
+        self.logits = torch.where(seen[:, None], logits, self.logits)
 
-    def _forward(self, x: Tensor, seen: Tensor) -> None:
+    def _forward(self, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         self._mask = torch.cat([self._mask, seen], 1)
         places = self._places[:, None] + seen.cumsum(1)
         self._places = places[:, -1]
         out = self._model(inputs_embeds=x, attention_mask=self._mask, position_ids=places.clamp(min=0), **self._how)
-        self.state, self.logits = out.hidden_states[-1][:, -1], out.logits[:, -1]
+        return out.hidden_states[-1][:, -1], out.logits[:, -1]
 
 
 def advantages(rewards: Sequence[float]) -> list[float]:
