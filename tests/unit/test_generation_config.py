@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nextafter
 from typing import Any
 
 import pytest
@@ -64,3 +65,42 @@ def test_where_the_largest_logit_is_enough() -> None:
         {"processors": (object(),)},
     ):
         assert not GenerationConfig(**options).takes_largest, options  # type: ignore[arg-type]
+
+
+NUMBERS = [name for name, option in SAMPLING.items() if option.kind in ("integer", "number")]
+LARGE = {"integer": 10**6, "number": 1e6}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_schema_of_a_setting_has_the_bounds_that_are_enforced(name: str) -> None:
+    """A value at a bound is accepted, the next one beyond it is refused; without a bound large values are accepted."""
+    schema, whole = SAMPLING[name].schema, SAMPLING[name].kind == "integer"
+
+    def accepted(value: float) -> bool:
+        try:
+            return getattr(Sampling(**{name: value}), name) == value  # type: ignore[arg-type]
+        except UsageError:
+            return False
+
+    for side, away in (("inimum", -inf), ("aximum", inf)):
+        first = "m" + side
+        if (open_end := schema.get("exclusiveM" + side)) is not None:
+            assert not accepted(open_end)
+            assert accepted(nextafter(open_end, -away))
+        elif (end := schema.get(first)) is not None and end not in (2**31 - 1, 2**63 - 1):  # those are JSON's
+            assert accepted(end)
+            assert not accepted(end + (1 if away > 0 else -1) if whole else nextafter(end, away))
+        elif away > 0:
+            assert accepted(LARGE[SAMPLING[name].kind])
+    assert SAMPLING["seed"].schema["maximum"] == 2**63 - 1
+
+
+def test_the_defaults_of_samplers_are_those_of_llama_cpp() -> None:
+    """By its manual of the sampling parameters; each sampler by itself is off."""
+    found, defaults = Sampling(), {
+        "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "xtc_threshold": 0.1,
+        "dynatemp_exponent": 1.0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0,
+        "adaptive_decay": 0.9, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0,
+    }  # fmt: skip
+    assert {name: getattr(found, name) for name in defaults} == defaults
+    assert not (found.extended or found.repeats or found.steers or found.adjusts)
