@@ -23,7 +23,7 @@ from edgedec.errors import UsageError
 from edgedec.model import Model
 from edgedec.sampling import Probs
 from edgedec.sampling.awrs import GEOMETRIC, Checks, Weighed, _Left, weighed_draw
-from edgedec.sampling.smc import smc, systematic
+from edgedec.sampling.smc import shares_of, smc, systematic
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -379,3 +379,11 @@ def test_systematic_draws_are_close_to_their_shares() -> None:
         counts = Counter(systematic(shares, u))
         assert counts[1] == 0
         assert all(abs(counts[k] - 4 * share) < 1 for k, share in enumerate(shares))
+
+
+def test_shares_are_weights_over_their_sum_and_their_mean_is_kept() -> None:
+    shares, mean = shares_of([-1000.0, -1000.0 + log(3), -np.inf, -np.inf])
+    assert shares == pytest.approx([0.25, 0.75, 0, 0])
+    assert mean == pytest.approx(-1000.0), "(1 + 3 + 0 + 0) / 4"
+    shares, mean = shares_of([-np.inf, -np.inf])
+    assert (shares.tolist(), mean) == ([0, 0], -np.inf)

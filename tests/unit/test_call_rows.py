@@ -56,6 +56,12 @@ def test_prompt_rows_are_below_what_they_name() -> None:
     positions = [4, 5, 6, 7, 6, 8, 7, 9]
     assert told(found) == ([6, 7, 8, 9, 0, 0, 0, 0], positions, [-1, 0, 1, 2, 1, 3, 4, 5])
     assert found.embeddings is embeddings
+    assert found.groups is None
+    # Tokens that see each other, below the last drafted one; the rows before them are of no group.
+    block = with_prompts(rows, 1, PromptRows((1, 1, 1), tokens=(3, 4, 5), groups=(0, 0, 1)))
+    assert told(block) == ([6, 7, 8, 9, 3, 4, 5], [4, 5, 6, 7, 8, 8, 8], [-1, 0, 1, 2, 3, 3, 3])
+    assert block.groups is not None
+    assert block.groups.tolist() == [-1, -1, -1, -1, 0, 0, 1]
 
 
 def result(n: int, lines: int) -> CallResult:

@@ -16,7 +16,7 @@ from edgedec.runtime.best import best as best_of
 from edgedec.runtime.best import kth_largest
 from edgedec.sampling import Probs, Sampling, adjust, distribution, draw, logprob, top_logprobs
 from edgedec.sampling import best as room
-from edgedec.sampling.best import Best, adjust_best, decided, quick_distribution
+from edgedec.sampling.best import Best, _nucleus, adjust_best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
@@ -137,6 +137,13 @@ def test_the_quick_way_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
             quick_distribution(row, LIKELY[name])
 
 
+def test_the_first_shortlist_is_short_and_mostly_enough() -> None:
+    for name in ("top-p", "colder", "min-p"):
+        firsts = [(next(iter(room._shortlists(row, LIKELY[name]))), row) for row in PEAKED]
+        assert np.mean([decided(first, LIKELY[name]) is not None for first, _ in firsts]) > 0.9
+        assert max(len(first.ids) for first, _ in firsts) <= 100
+
+
 def weighing(weights: list[float], rest: tuple[float, float]) -> Best:
     """The k best of these weights, at temperature 1, and bounds of the rest, relative to the first."""
     scores = np.log(np.array(weights)).astype(np.float32)
@@ -195,6 +202,35 @@ def test_a_smaller_score_of_a_token_outside_may_change_otherwise_than_the_border
     best = Best(np.arange(2), np.array([9, 5], np.float32), 5.0, 9.0, (0.0, 0.001))
     both = adjust_best(best, Sampling(repetition_penalty=4.0, logit_bias={9: 2.0}), [9], 0, 20)
     assert (both.border, both.lowered, both.raised) == (5.0, 1, (1.75,))
+
+
+def test_the_rest_is_bounded_by_what_a_log_sum_in_float32_may_be_off() -> None:
+    """Whatever the runtime's log-sum is off by, up to 4e-6 of the sum: the true rest lies between the bounds."""
+    row, total = PEAKED[0], float(np.exp(PEAKED[0].astype(np.float64) - float(PEAKED[0].max())).sum())
+    top = np.sort(row)[::-1][:16].astype(np.float64)
+    rest = total - float(np.exp(top - top[0]).sum())
+    for error in (0.0, 3.9e-6, -3.9e-6):
+        low, high = best_for(row, 16, 1.0, error).rest
+        assert low <= rest <= high
+        assert high - low == pytest.approx(2 * 4e-6 * total, rel=0.01), "and they are no wider"
+
+
+def test_sums_that_differ_by_their_rounding_decide_nothing() -> None:
+    """Weights 8 4 2 1 of 15: 12 lie before the third. A nucleus of 12/15 and a part in 10^9 more or less is open."""
+    w = np.array([8.0, 4.0, 2.0, 1.0])
+    for off, found in ((-2e-9, 2), (-5e-10, None), (5e-10, None), (2e-9, 3)):
+        assert _nucleus(w, (0.0, 0.0), 12 / 15 * (1 + off)) == found
+    assert _nucleus(w, (0.0, 0.0), 1e-12) == 1, "the likeliest always stays"
+    assert _nucleus(w, (0.0, 0.0), 1.0) == 4, "all, and perhaps more"
+
+
+def test_weights_beyond_all_numbers_decide_nothing() -> None:
+    """The largest logit is masked, and at a low temperature its weight beside the others is no number."""
+    best = Best(np.arange(3), np.array([8, 0, -1], np.float32), -1.0, 8.0, (0.0, 0.5))
+    masked = best.lower(np.array([-INF, 0, -1], np.float32), outside=0)
+    for temperature in (0.02, 0.01, 0.006, 1e-4):
+        assert decided(masked, Sampling(temperature=temperature, top_p=0.5)) is None
+        assert decided(masked, Sampling(temperature=temperature, min_p=0.5)) is not None
 
 
 def test_a_row_without_a_finite_logit_is_refused() -> None:
