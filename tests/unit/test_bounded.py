@@ -200,6 +200,23 @@ def test_a_string_ends_where_the_rest_needs_the_tokens(model: edgedec.Model) -> 
     assert len(rest) < 100 - len(head) - count < 3 * len(rest)
 
 
+def test_the_tokens_that_are_left_to_complete_a_text(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rest of 11 tokens in the shortest way: 11, half of that, and 8. It is not looked at with more than 256 left."""
+    rule: Any = json_schema(model, PERSON)
+    paths = list[tuple[int, ...]]()
+    monkeypatch.setattr(rule, "_shortest", lambda path: paths.append(path) or 11)
+    string = JsonPlace("string", 0, 0)
+    for left, path, ends in ((257, 0, False), (258, 1, False), (257, 1, False), (25, 0, False), (24, 0, True)):
+        rule._needs.clear()
+        rule.limit(left)
+        assert rule._must_end(string, (5,) * path) == ends, (left, path)
+    rule.limit(26)
+    assert [rule._must_end(string, (5,) * n) for n in (1, 2, 3)] == [False, True, True]
+    assert paths, "it was counted"
+    rule.limit(None)
+    assert not rule._must_end(string, ())
+
+
 def test_a_string_that_must_not_end_goes_on(model: edgedec.Model) -> None:
     schema = {"type": "string", "minLength": 30}
     text, _ = written(model, json_schema(model, schema), 60, 1)
