@@ -1,4 +1,4 @@
-"""The curve of what calls cost, its points and its slope, by their rules: values worked out by hand, and a regression."""
+"""The curve of what calls cost, its points and its slope, by their rules: worked out by hand, and by a regression."""
 
 from __future__ import annotations
 

@@ -67,6 +67,23 @@ def test_where_the_largest_logit_is_enough() -> None:
         assert not GenerationConfig(**options).takes_largest, options  # type: ignore[arg-type]
 
 
+def test_a_loop_that_goes_on_has_what_is_left() -> None:
+    config = GenerationConfig(max_tokens=10, min_tokens=4, forced_eos_token_id=2)
+
+    def after(n: int, most: int | None = None) -> tuple[int, int | None, int, int | None]:
+        found = config.after(n, most)
+        return found.made, found.max_tokens, found.min_tokens, found.forced_eos_token_id
+
+    assert after(3) == (3, 7, 1, 2)
+    assert after(3, 2) == (3, 2, 1, None), "the last token of all is not among the next two"
+    assert after(3, 7) == (3, 7, 1, 2)
+    assert after(12) == (12, 0, 0, 2)
+    assert config.after(3).after(4).made == 7
+    endless = GenerationConfig(forced_eos_token_id=2)
+    assert (endless.after(3).max_tokens, endless.after(3).forced_eos_token_id) == (None, 2)
+    assert (endless.after(3, 5).max_tokens, endless.after(3, 5).forced_eos_token_id) == (5, None)
+
+
 NUMBERS = [name for name, option in SAMPLING.items() if option.kind in ("integer", "number")]
 LARGE = {"integer": 10**6, "number": 1e6}
 
@@ -103,4 +120,4 @@ def test_the_defaults_of_samplers_are_those_of_llama_cpp() -> None:
         "adaptive_decay": 0.9, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0,
     }  # fmt: skip
     assert {name: getattr(found, name) for name in defaults} == defaults
-    assert not (found.extended or found.repeats or found.steers or found.adjusts)
+    assert [found.extended, found.repeats, found.steers, found.adjusts] == [False] * 4
