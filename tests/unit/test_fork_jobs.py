@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.messages import Completed, ForkLoop, Together, Token
+from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, Together, Token, Waiting
 from edgedec.decoding.runner import run_loop
+from edgedec.decoding.scheduler import batch as batches
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.runtime import ALL_LOGITS, Call, Rows, logits_of
@@ -79,3 +81,19 @@ def test_a_search_shares_forwards_with_other_texts() -> None:
     alone = Context([2, 7], 2, runtime.new_cache(64))
     assert beside == [*run_loop(runtime, decode_loop(alone, config, Off())), None]
     assert len(job.caches) == WIDTH + 1
+
+
+def test_a_batch_in_which_all_texts_wait_pauses_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, naps, looks = FakeRuntime(), list[float](), iter([False, False, True])
+    monkeypatch.setattr(batches, "sleep", naps.append)
+    context, ends = Context([1, 2], 2, runtime.new_cache(8)), list[Token | None]()
+
+    def waits() -> DecodeLoop:
+        yield Waiting(lambda: next(looks))
+
+    batch = Batch(runtime)
+    batch.add(context, waits(), ends.append, 8)
+    batch.run()
+    assert ends == [None]
+    assert next(looks, None) is None, "it was looked at until it was ready"
+    assert naps == [5e-4] * 2, "not once nothing is left to do"

@@ -121,7 +121,8 @@ class Batch:
                 self._index_prompt(job)
         jobs = self._next_jobs()
         if not jobs:
-            sleep(_PAUSE if parked else 0)
+            if parked:
+                sleep(_PAUSE)
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
