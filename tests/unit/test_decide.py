@@ -226,3 +226,70 @@ def test_learning_is_charged_to_those_that_were_asked() -> None:
     assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.2])
     governor._judge(Proposals(asked=[1]), [0.0, 0.0], [0, 0], governor._prices, 0.4)
     assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.6])
+
+
+# ── the governor's account of a call ──
+
+
+def alone(text: Context, points: dict[int, float] | None = None) -> Governor:
+    """A governor of two drafters, whose prices are known: 0.1 for each row, 0.2 for a draft, 0.5 between calls."""
+    costs = Costs(points or {1: 1.0, 33: 4.2})
+    costs.between.start(0.5)
+    costs.between.draft = 0.2
+    governor = Governor([("a", Proposes()), ("b", Proposes())], lambda: costs, terms=NAMED)
+    governor._begin(text)
+    return governor
+
+
+def test_a_call_is_settled_with_what_its_rows_and_its_draft_took() -> None:
+    """Three tokens instead of one save two; two of five rows were drafted, at 0.1 and 0.05 for the text before each."""
+    text = context(range(1, 13), cached=11)
+    governor, settled = alone(text), list[tuple[float, float, float]]()
+    governor.account.settle = lambda *given: settled.append(given)  # type: ignore[method-assign]
+    prices = governor._prices = Prices(1.5, 1.0, [0.0, 0.1], 0.2, 1, 0.05)
+    governor._found, governor._kept, governor._drafted = Proposals(merged(TREE)), [0, 1], 2
+    step = StepResult(Rows.chain([1], 0), 0, [0, 1, 2], [7, 8, 3], CallResult(), 0.1, total=5)
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == pytest.approx((3.0, 0.15 * 2 + 0.01 + 0.2, 1.0))
+    governor._found.prompts = 2
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == pytest.approx((3.0, 0.15 * 4 + 0.01 + 0.2, 1.0)), "prompt rows ran as well"
+    ended = StepResult(Rows.chain([1], 0), 0, [0, 1], [7, -1], CallResult(), 0.1, total=5)
+    governor._settle(ended, prices, 0.0)
+    assert settled.pop()[0] == 0.0, "one token, and the end of the text"
+    governor._probing = True
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == (0.0, 0.01, 1.0), "measuring saves nothing and is not the drafters' cost"
+    governor._probing, governor._found, governor._kept = False, Proposals(), []
+    governor._settle(step, prices, 0.02)
+    assert settled.pop() == (0.0, 0.02, 1.0)
+
+
+def test_a_draft_has_the_rows_that_may_all_be_wrong() -> None:
+    """The first guess is right with 0.75 in two of three: 0.4 may be lost, so 0.8 risked; 0.2 of it is the draft's."""
+    governor = alone(context())
+    bank = governor.account.bank
+    bank.left, bank.expected, bank.accepted = 0.4, 8.0, 4.0
+    assert bank.trust == pytest.approx(2 / 3)
+    governor._found = Proposals(merged(TREE))
+    prices = Prices(1.0, 1.0, [0.1 * n for n in range(65)], 0.2, 1, 0.0)
+    assert governor._within(64, prices) == 6
+    assert governor._within(3, prices) == 3
+    bank.left = 0.1
+    assert governor._within(64, prices) == 0
+    governor._found = Proposals()
+    bank.left = 0.55
+    assert governor._within(64, prices) == 3, "without a guess no more than may be lost"
+
+
+def test_calls_without_a_proposal_are_those_that_tokens_came_of() -> None:
+    """After a proposal at 12 tokens for 5 calls of rest: one call at each further token, the one in progress left
+    out."""
+    text = context(range(1, 13), cached=11)
+    governor = alone(text)
+    governor._rest = 5
+    for more, rested in ((0, 0), (1, 0), (2, 1), (4, 3), (6, 5), (9, 5)):
+        governor._ids = [*range(12 + more)]
+        assert governor._rested() == rested
+    governor._ids = [*range(3)]
+    assert governor._rested() == 0, "the text slid"
