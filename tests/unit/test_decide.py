@@ -14,14 +14,15 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import BaseDrafter, Draft, Sampled
 from edgedec.decoding.host_time import BetweenCalls
 from edgedec.decoding.messages import StepResult
-from edgedec.runtime import Call, CallResult, Rows
+from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Probs, Sampling
-from edgedec.speculation.bank import NAMED, Bank
+from edgedec.speculation.bank import AUTO, NAMED, Bank, Terms
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.decide import allowed, beyond, expected_of, offer_of, probing, watched, with_guesses
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import SURE, Prices, chain_length
 from edgedec.speculation.proposals import Proposals, drawn_limit, judge
+from edgedec.speculation.reasons import BANK, PROMPT, WAITING
 from edgedec.speculation.record import DrafterRecord
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.trees.calibration import BINS, Calibration
@@ -231,12 +232,18 @@ def test_learning_is_charged_to_those_that_were_asked() -> None:
 # ── the governor's account of a call ──
 
 
-def alone(text: Context, points: dict[int, float] | None = None) -> Governor:
+class Reads(Proposes):
+    """A head that needs the result of every call."""
+
+    reads = Outputs(hidden=(0,))
+
+
+def alone(text: Context, terms: Terms = NAMED, second: Proposes | None = None) -> Governor:
     """A governor of two drafters, whose prices are known: 0.1 for each row, 0.2 for a draft, 0.5 between calls."""
-    costs = Costs(points or {1: 1.0, 33: 4.2})
+    costs = Costs({1: 1.0, 33: 4.2})
     costs.between.start(0.5)
     costs.between.draft = 0.2
-    governor = Governor([("a", Proposes()), ("b", Proposes())], lambda: costs, terms=NAMED)
+    governor = Governor([("a", Proposes()), ("b", second or Proposes())], lambda: costs, terms=terms)
     governor._begin(text)
     return governor
 
@@ -293,3 +300,68 @@ def test_calls_without_a_proposal_are_those_that_tokens_came_of() -> None:
         assert governor._rested() == rested
     governor._ids = [*range(3)]
     assert governor._rested() == 0, "the text slid"
+
+
+def asked(governor: Governor, left: float, reading: bool = False) -> tuple[list[int], str, list[int]]:
+    """The drafters that are asked where so much may be lost, why there are no more, and those that learn."""
+    governor.account.bank.left, governor.account.own, governor._learners = left, 0.0, []
+    assert governor._prices is not None
+    found = [number for number, _ in governor._asked(governor._prices, reading)]
+    return found, governor._why, [governor.members.index(one) for one in governor._learners]
+
+
+@pytest.mark.parametrize("terms", [AUTO, NAMED])
+def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
+    """A first try costs nothing that is known, but a row of 0.1 and the 0.2 of a draft. The first one takes 0.25."""
+    governor = alone(context(range(1, 13), cached=11), terms)
+    first, second = governor.members
+    first.own.add(0.25, 1.0, 1.0)
+    first.own.add(0.25, 1.0, 1.0)
+    assert asked(governor, 0.6) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.55 + 1e-9) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.5) == ([1], BANK, [1])
+    assert asked(governor, 0.3 - 1e-9) == ([], BANK, [])
+    assert asked(governor, 0.6, reading=True) == ([], PROMPT, [])
+    first.wait = 3
+    expected = ([1], WAITING, [1]) if terms is AUTO else ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.6) == expected, "a named drafter does not wait"
+    assert asked(governor, 0.0)[1] == BANK
+
+
+def test_a_drafter_that_reads_gets_a_call_before_it_is_asked() -> None:
+    governor = alone(context(range(1, 13), cached=11), AUTO, Reads())
+    head = governor.members[1]
+    assert asked(governor, 0.6) == ([0], WAITING, [0, 1])
+    head.follows = True
+    assert asked(governor, 0.6) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.1) == ([], BANK, [1]), "it goes on reading while anything is left"
+    assert asked(governor, 0.0) == ([], BANK, [])
+    assert asked(governor, 0.6, reading=True) == ([], PROMPT, [1]), "and it reads the prompt"
+
+
+def test_calls_until_anyone_is_asked() -> None:
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    assert governor._prices is not None
+    first, second = governor.members
+
+    def rest(one: int, other: int, tables: bool = True) -> int:
+        first.wait, second.wait = one, other
+        assert governor._prices is not None
+        return governor._calls_to_rest(governor._prices, tables)
+
+    governor._why = WAITING
+    assert [rest(20, 7), rest(0, 7), rest(90, 95), rest(90, 95, tables=False), rest(200, 200, tables=False)] == [
+        7, 0, 32, 90, 128,
+    ]  # fmt: skip
+    governor._why = BANK
+    assert [rest(20, 7), rest(0, 7), rest(0, 7, tables=False), rest(90, 95)] == [7, 4, 32, 32]
+    governor._watched = True
+    assert rest(0, 7) == 0, "the tables were asked"
+    first.hopeless = True
+    assert rest(0, 7) == 7
+    second.hopeless = True
+    assert rest(0, 7) == 32, "none ever"
+    named = alone(context(range(1, 13), cached=11), NAMED)
+    assert named._prices is not None
+    named.members[0].wait = named.members[1].wait = 50
+    assert named._calls_to_rest(named._prices) == 0
