@@ -10,8 +10,8 @@ import pytest
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, Together, Token, Waiting
-from edgedec.decoding.runner import run_loop
+from edgedec.decoding.messages import Completed, DecodeLoop, DraftedStep, ForkLoop, Together, Token, Waiting
+from edgedec.decoding.runner import _parts, run_loop
 from edgedec.decoding.scheduler import batch as batches
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
@@ -97,3 +97,16 @@ def test_a_batch_in_which_all_texts_wait_pauses_between_looks(monkeypatch: pytes
     assert ends == [None]
     assert next(looks, None) is None, "it was looked at until it was ready"
     assert naps == [5e-4] * 2, "not once nothing is left to do"
+
+
+def test_calls_share_a_forward_as_far_as_its_rows_go() -> None:
+    native: Any = None
+
+    def parts(rows: list[int], besides: int = 0, most: int = 6) -> list[list[int]]:
+        steps = [DraftedStep(native, n) for n in rows]
+        return [[step.rows for step in part] for part in _parts(steps, besides, most)]
+
+    assert parts([3, 4, 2, 9, 1, 1]) == [[3], [4, 2], [9], [1, 1]]
+    assert parts([1, 2, 3]) == [[1, 2, 3]]
+    assert parts([1, 2, 3], besides=2) == [[1, 2], [3]], "rows of other steps are in the first one"
+    assert parts([4, 3], besides=5) == [[4], [3]], "whatever is besides, a call runs"

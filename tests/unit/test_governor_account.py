@@ -1,0 +1,164 @@
+"""What a governor pays for: who is asked and when next, rows that may be wrong, and what a call is settled with. All values
+are worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from guesses import TREE, Proposes, context, merged
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.messages import StepResult
+from edgedec.runtime import CallResult, Outputs, Rows
+from edgedec.speculation.bank import AUTO, NAMED, Terms
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.prices import Prices
+from edgedec.speculation.proposals import Proposals
+from edgedec.speculation.reasons import BANK, PROMPT, WAITING
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
+
+
+class Reads(Proposes):
+    """A head that needs the result of every call."""
+
+    reads = Outputs(hidden=(0,))
+
+
+def alone(text: Context, terms: Terms = NAMED, second: Proposes | None = None) -> Governor:
+    """A governor of two drafters, whose prices are known: 0.1 for each row, 0.2 for a draft, 0.5 between calls."""
+    costs = Costs({1: 1.0, 33: 4.2})
+    costs.between.start(0.5)
+    costs.between.draft = 0.2
+    governor = Governor([("a", Proposes()), ("b", second or Proposes())], lambda: costs, terms=terms)
+    governor._begin(text)
+    return governor
+
+
+def test_a_call_is_settled_with_what_its_rows_and_its_draft_took() -> None:
+    """Three tokens instead of one save two; two of five rows were drafted, at 0.1 and 0.05 for the text before each."""
+    text = context(range(1, 13), cached=11)
+    governor, settled = alone(text), list[tuple[float, float, float]]()
+    governor.account.settle = lambda *given: settled.append(given)  # type: ignore[method-assign]
+    prices = governor._prices = Prices(1.5, 1.0, [0.0, 0.1], 0.2, 1, 0.05)
+    governor._found, governor._kept, governor._drafted = Proposals(merged(TREE)), [0, 1], 2
+    step = StepResult(Rows.chain([1], 0), 0, [0, 1, 2], [7, 8, 3], CallResult(), 0.1, total=5)
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == pytest.approx((3.0, 0.15 * 2 + 0.01 + 0.2, 1.0))
+    governor._found.prompts = 2
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == pytest.approx((3.0, 0.15 * 4 + 0.01 + 0.2, 1.0)), "prompt rows ran as well"
+    ended = StepResult(Rows.chain([1], 0), 0, [0, 1], [7, -1], CallResult(), 0.1, total=5)
+    governor._settle(ended, prices, 0.0)
+    assert settled.pop()[0] == 0.0, "one token, and the end of the text"
+    governor._probing = True
+    governor._settle(step, prices, 0.01)
+    assert settled.pop() == (0.0, 0.01, 1.0), "measuring saves nothing and is not the drafters' cost"
+    governor._probing, governor._found, governor._kept = False, Proposals(), []
+    governor._settle(step, prices, 0.02)
+    assert settled.pop() == (0.0, 0.02, 1.0)
+
+
+def test_a_draft_has_the_rows_that_may_all_be_wrong() -> None:
+    """The first guess is right with 0.75 in two of three: 0.4 may be lost, so 0.8 risked; 0.2 of it is the draft's."""
+    governor = alone(context())
+    bank = governor.account.bank
+    bank.left, bank.expected, bank.accepted = 0.4, 8.0, 4.0
+    assert bank.trust == pytest.approx(2 / 3)
+    governor._found = Proposals(merged(TREE))
+    prices = Prices(1.0, 1.0, [0.1 * n for n in range(65)], 0.2, 1, 0.0)
+    assert governor._within(64, prices) == 6
+    assert governor._within(3, prices) == 3
+    bank.left = 0.1
+    assert governor._within(64, prices) == 0
+    governor._found = Proposals()
+    bank.left = 0.55
+    assert governor._within(64, prices) == 3, "without a guess no more than may be lost"
+
+
+def test_calls_without_a_proposal_are_those_that_tokens_came_of() -> None:
+    """After a proposal at 12 tokens for 5 calls of rest: one call at each further token, the one in progress left
+    out."""
+    text = context(range(1, 13), cached=11)
+    governor = alone(text)
+    governor._rest = 5
+    for more, rested in ((0, 0), (1, 0), (2, 1), (4, 3), (6, 5), (9, 5)):
+        governor._ids = [*range(12 + more)]
+        assert governor._rested() == rested
+    governor._ids = [*range(3)]
+    assert governor._rested() == 0, "the text slid"
+
+
+def asked(governor: Governor, left: float, reading: bool = False) -> tuple[list[int], str, list[int]]:
+    """The drafters that are asked where so much may be lost, why there are no more, and those that learn."""
+    governor.account.bank.left, governor.account.own, governor._learners = left, 0.0, []
+    assert governor._prices is not None
+    found = [number for number, _ in governor._asked(governor._prices, reading)]
+    return found, governor._why, [governor.members.index(one) for one in governor._learners]
+
+
+@pytest.mark.parametrize("terms", [AUTO, NAMED])
+def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
+    """A first try costs nothing that is known, but a row of 0.1 and the 0.2 of a draft. The first one takes 0.25."""
+    governor = alone(context(range(1, 13), cached=11), terms)
+    first = governor.members[0]
+    first.own.add(0.25, 1.0, 1.0)
+    first.own.add(0.25, 1.0, 1.0)
+    assert asked(governor, 0.6) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.55 + 1e-9) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.5) == ([1], BANK, [1])
+    assert asked(governor, 0.3 - 1e-9) == ([], BANK, [])
+    assert asked(governor, 0.6, reading=True) == ([], PROMPT, [])
+    first.wait = 3
+    expected = ([1], WAITING, [1]) if terms is AUTO else ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.6) == expected, "a named drafter does not wait"
+    assert asked(governor, 0.0)[1] == BANK
+
+
+def test_a_drafter_that_reads_gets_a_call_before_it_is_asked() -> None:
+    governor = alone(context(range(1, 13), cached=11), AUTO, Reads())
+    head = governor.members[1]
+    assert asked(governor, 0.6) == ([0], WAITING, [0, 1])
+    head.follows = True
+    assert asked(governor, 0.6) == ([0, 1], WAITING, [0, 1])
+    assert asked(governor, 0.1) == ([], BANK, [1]), "it goes on reading while anything is left"
+    assert asked(governor, 0.0) == ([], BANK, [])
+    assert asked(governor, 0.6, reading=True) == ([], PROMPT, [1]), "and it reads the prompt"
+
+
+def test_calls_until_anyone_is_asked() -> None:
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    assert governor._prices is not None
+    first, second = governor.members
+
+    def rest(one: int, other: int, tables: bool = True) -> int:
+        first.wait, second.wait = one, other
+        assert governor._prices is not None
+        return governor._calls_to_rest(governor._prices, tables)
+
+    governor._why = WAITING
+    assert [rest(20, 7), rest(0, 7), rest(90, 95), rest(90, 95, tables=False), rest(200, 200, tables=False)] == [
+        7, 0, 32, 90, 128,
+    ]  # fmt: skip
+    governor._why = BANK
+    assert [rest(20, 7), rest(0, 7), rest(0, 7, tables=False), rest(90, 95)] == [7, 4, 32, 32]
+    governor._watched = True
+    assert rest(0, 7) == 0, "the tables were asked"
+    first.hopeless = True
+    assert rest(0, 7) == 7
+    second.hopeless = True
+    assert rest(0, 7) == 32, "none ever"
+    named = alone(context(range(1, 13), cached=11), NAMED)
+    assert named._prices is not None
+    named.members[0].wait = named.members[1].wait = 50
+    assert named._calls_to_rest(named._prices) == 0
+
+
+def test_learning_is_charged_to_those_that_were_asked() -> None:
+    governor = Governor([("a", Proposes()), ("b", Proposes())], lambda: Costs({1: 1.0, 8: 2.0}), terms=NAMED)
+    text = Context([1, 2, 3], 3, FakeRuntime(tiny_spec()).new_cache(40))
+    governor._begin(text)
+    assert governor._prices is not None
+    governor._judge(Proposals(asked=[0, 1]), [0.0, 0.0], [0, 0], governor._prices, 0.4)
+    assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.2])
+    governor._judge(Proposals(asked=[1]), [0.0, 0.0], [0, 0], governor._prices, 0.4)
+    assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.6])
