@@ -1,5 +1,6 @@
-"""What a governor pays for: who is asked and when next, rows that may be wrong, and what a call is settled with. All values
-are worked out by hand."""
+"""What a governor pays for: who is asked and when next, rows that may be wrong, and what a call is settled with.
+
+All values are worked out by hand."""
 
 from __future__ import annotations
 
