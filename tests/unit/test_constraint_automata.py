@@ -356,6 +356,22 @@ def test_graphs_that_are_refused(model: Model, triples: str, labels: str, words:
         constraints.graph(model, triples, labels)
 
 
+def test_no_answers_of_what_is_no_query() -> None:
+    graph = TripleGraph.read(TRIPLES)
+    form = next(form for form in FORMS if FORMS[form] == ("?x",) and "COUNT" not in form)
+    fine = "?x <lives in> <Rome>"
+    assert graph.answers(f"{form}{fine} }}") == [("<Bob>",)]
+    for query in (
+        f"{form}{fine} . ?x knows }}",
+        f"{form}?x . {fine} }}",
+        f"{form}{fine}",
+        f"{form} }}",
+        f"FIND {fine} }}",
+    ):
+        with pytest.raises(UsageError, match="is no query that it allows"):
+            graph.answers(query)
+
+
 def test_a_graph_is_a_file(model: Model, tmp_path: Path) -> None:
     (tmp_path / "graph.tsv").write_text("Q1\tknows\tQ2\n", "utf-8")
     (tmp_path / "labels.tsv").write_text("Q1\tAnn\nQ2\tBob\n", "utf-8")

@@ -236,6 +236,19 @@ def test_every_path_of_a_tree_is_masked_along_itself(model: Model) -> None:
     assert constraint.done
 
 
+def test_another_branch_is_begun_from_where_it_leaves_the_first(model: Model) -> None:
+    a, b, c, x, y = (model.tokenizer.id(sign) for sign in "abcxy")
+    rule, fresh = (constraints.regex(model, "abbx|acy|bx") for _ in range(2))
+    for path in ((), (a,), (a, b)):
+        rule.mask(path)  # type: ignore[arg-type]
+    assert rule.begun((a, b, b)) in (True, False)  # type: ignore[attr-defined]
+    for path in ((a, c), (b,)):
+        rule.begun(path)  # type: ignore[attr-defined]
+        found = rule.mask(path)  # type: ignore[arg-type]
+        assert (found == fresh.mask(path)).all()  # type: ignore[arg-type]
+        assert found[y if path == (a, c) else x]  # type: ignore[index]
+
+
 def test_masks_are_computed_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     real = GrammarConstraint._computed

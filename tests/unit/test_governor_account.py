@@ -9,6 +9,7 @@ from guesses import TREE, Proposes, context, merged
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
+from edgedec.drafters.off import Off
 from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation.bank import AUTO, NAMED, Terms
 from edgedec.speculation.costs import Costs
@@ -163,3 +164,19 @@ def test_learning_is_charged_to_those_that_were_asked() -> None:
     assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.2])
     governor._judge(Proposals(asked=[1]), [0.0, 0.0], [0, 0], governor._prices, 0.4)
     assert [one.seconds for one in governor.members] == pytest.approx([0.2, 0.6])
+
+
+def test_tables_are_judged_together_and_looked_at_one_by_one_at_times() -> None:
+    """Their common record has every proposal; those of each table are noted once in 16 calls."""
+    governor = alone(context(range(1, 13), cached=11))
+    assert governor._prices is not None
+    table, other = governor.members
+    group = governor._group = governor._record("a", Off())
+    governor._tables, governor._watched = [table], True
+    seen = list[int]()
+    for _ in range(33):
+        governor._judge(Proposals(merged(TREE)), [0.0, 0.0], [0, 0], governor._prices, 0.1)
+        seen.append(table.runs.proposals)
+    assert seen == [1] * 16 + [2] * 16 + [3]
+    assert (group.runs.proposals, group.asked, other.runs.proposals) == (33, 33, 0)
+    assert group.seconds == pytest.approx(3.3)
