@@ -361,7 +361,9 @@ def test_no_answers_of_what_is_no_query() -> None:
     form = next(form for form in FORMS if FORMS[form] == ("?x",) and "COUNT" not in form)
     fine = "?x <lives in> <Rome>"
     assert graph.answers(f"{form}{fine} }}") == [("<Bob>",)]
+    unbound = f"{form}<Ann> <knows> <Bob> }}"
     for query in (
+        unbound,
         f"{form}{fine} . ?x knows }}",
         f"{form}?x . {fine} }}",
         f"{form}{fine}",

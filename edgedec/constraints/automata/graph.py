@@ -80,9 +80,11 @@ class TripleGraph:
         form = next((form for form in FORMS if query.startswith(form)), None)
         inner = "" if form is None else query[len(form) :].removesuffix(END)
         terms = [_TERM.fullmatch(part) for part in inner.split(MORE)]
-        if form is None or not query.endswith(END) or not all(terms):
+        triples = tuple((term[1], term[2], term[3]) for term in terms if term)
+        bound = {term for triple in triples for term in triple}
+        if form is None or not query.endswith(END) or not all(terms) or not bound.issuperset(FORMS[form]):
             raise UsageError(f"graph: {query!r:.80} is no query that it allows")
-        found = self.solutions(tuple((term[1], term[2], term[3]) for term in terms if term))
+        found = self.solutions(triples)
         rows = {tuple(dict(solution)[name] for name in FORMS[form]) for solution in found}
         return [(str(len(rows)),)] if "COUNT" in form else sorted(rows)
 
