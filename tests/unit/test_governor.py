@@ -22,7 +22,7 @@ from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import NEVER, Context, Ends
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._prompting import PromptPlan
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
@@ -31,7 +31,7 @@ from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
 from edgedec.speculation.bank import NAMED, Means
-from edgedec.speculation.choose import make_speculation
+from edgedec.speculation.choose import _has, make_speculation
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import chain_length, useful
@@ -315,6 +315,24 @@ def test_auto_drafts_only_where_rows_do_not_change_each_other() -> None:
         there = DrafterContext(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
         assert isinstance(make_speculation("auto", there), Forced) is drafts_there
         assert isinstance(make_speculation("off", there), Off)
+
+
+def test_auto_takes_heads_that_are_in_the_bundle_and_drafts_whose_outputs_there_are() -> None:
+    def has(facts: DrafterFacts, hidden: bool = True, slices: bool = True) -> bool:
+        manifest = SimpleNamespace(heads={"medusa": 1}, drafts={"mtp": 1})
+        runtime = SimpleNamespace(capabilities=SimpleNamespace(hidden=hidden, slices=slices))
+        given: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), runtime=runtime)
+        return _has(given, facts)
+
+    assert has(DrafterFacts(head="medusa"))
+    assert has(DrafterFacts(head="medusa"), hidden=False, slices=False)
+    assert not has(DrafterFacts(head="eagle"))
+    assert not has(DrafterFacts())
+    assert has(DrafterFacts(draft="mtp"))
+    assert has(DrafterFacts(draft="mtp", head="eagle"))
+    assert not has(DrafterFacts(draft="other"))
+    assert not has(DrafterFacts(draft="mtp"), hidden=False)
+    assert not has(DrafterFacts(draft="mtp"), slices=False)
 
 
 def test_on_a_runtime_without_trees_one_chain_is_drafted() -> None:
