@@ -11,13 +11,15 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters.off import Off
 from edgedec.runtime import CallResult, Outputs, Rows
-from edgedec.speculation.bank import AUTO, NAMED, Terms
+from edgedec.speculation.bank import AUTO, NAMED, Experience, Terms
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.proposals import Proposals
 from edgedec.speculation.reasons import BANK, PROMPT, WAITING
+from edgedec.speculation.record import DrafterRecord
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.trees.calibration import Calibration
 
 
 class Reads(Proposes):
@@ -180,3 +182,16 @@ def test_tables_are_judged_together_and_looked_at_one_by_one_at_times() -> None:
     assert seen == [1] * 16 + [2] * 16 + [3]
     assert (group.runs.proposals, group.asked, other.runs.proposals) == (33, 33, 0)
     assert group.seconds == pytest.approx(3.3)
+
+
+def test_what_others_gained_counts_as_four_proposals_once_it_is_known() -> None:
+    """2 tokens for 4 rows in other texts, 0.5 for one row in this one; a token is worth 1, a row costs 0.1."""
+    prices = Prices(1.0, 1.0, [0.1 * n for n in range(65)], 0.0, 1, 0.0)
+    shared = Experience.known(0.1, 2.0, 4.0)
+    one = DrafterRecord("it", Off(), Calibration(), shared)
+    assert one.gain(prices) == pytest.approx(2.0 - 0.4)
+    one.own.add(0.1, 0.5, 1.0)
+    assert one.gain(prices) == pytest.approx((0.5 + 4 * 2.0) / 5 - 0.1 * (1 + 4 * 4) / 5)
+    shared.n -= 1
+    assert one.gain(prices) == pytest.approx(0.5 - 0.1), "seven proposals of others say nothing"
+    assert DrafterRecord("it", Off(), Calibration()).gain(prices) == 0.0
