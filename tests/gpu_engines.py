@@ -11,11 +11,19 @@ import pytest
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.opencl import driver
 from edgedec.runtime import Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
+from edgedec.runtimes._device.runtime import FACTS_OF_MODELS, KINDS
+from edgedec.spec import ModelSpec
+from edgedec.spec.newer import newer
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
 # All that a head can show.
 ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
+
+
+def runs_on_gpus(spec: ModelSpec) -> bool:
+    """Whether the GPU engines have all kinds of blocks and facts of a model."""
+    return set(spec.kinds) <= set(KINDS) and set(newer(spec)) <= set(FACTS_OF_MODELS)
 
 
 def both(folder: Path, engine: str, model: str, kv: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Runtime, Runtime]:

@@ -131,7 +131,7 @@ struct ProductArgs {
   Prepared a;
   Norm norm;           // of rows x, if fused
   const float* x;      // [rows, k]: for float weights, or to be made ready by the block itself
-  const float* bias;
+  const float* bias;       // of all experts, if there are any
   float* out;
   const int32_t* experts;  // of each row the expert whose share of the weights is used; null: all of them
   int32_t epilogue, activation, fused, head;
@@ -148,6 +148,7 @@ struct RopeArgs {
   int32_t heads, kv_heads, dim, pairs, format, view;
   float eps;
   int32_t row_bytes;
+  int32_t width, reserved;  // of a row of qkv
 };
 
 struct AttendArgs {
@@ -162,6 +163,8 @@ struct AttendArgs {
   int32_t tile, head0, kept_heads, keys;
   float *kept;    // [items, kept_heads, queries of an item, CHUNK]: exp(score - the chunk's largest); null: not kept
   float *totals;  // [rows, heads, 2]: the largest score of a query and its sum of exp; null: not kept
+  const float *sink_logit;  // [heads]: a score of no token, which has no value; null: none
+  int32_t width, gate;      // of a row of qkv; its last `gate` values are gates of the output, of a head or a channel each
 };
 
 // Attention sums of the kv heads of a launch, out of the weights that it kept.

@@ -75,7 +75,7 @@ DEVICE void turn(float* x, const float* cos, const float* sin, int pairs) {
 KERNEL(rope_store, RopeArgs, 1024) {
   const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads, lane = THREAD & 31;
   if (row >= a.step->rows) return;
-  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim, turned = (int64_t)a.step->positions[row] * a.pairs;
+  const int64_t width = a.width, turned = (int64_t)a.step->positions[row] * a.pairs;
   for (int h = THREAD >> 5; h <= group; h += THREADS >> 5) {
     const bool key = h == group;
     float* x = a.qkv + row * width + (key ? a.heads + head : head * group + h) * a.dim;
@@ -248,7 +248,7 @@ DEVICE void keep_weights(const AttendArgs& a, const Item<Seen>& t) {
 
 template <int FORMAT, class Seen>
 DEVICE void attend_item(const AttendArgs& a, const Item<Seen>& t, float* parts) {
-  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim;
+  const int64_t width = a.width;
   for (int i = THREAD; i < t.queries() * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
     t.query[q * t.width + d] = a.qkv[t.row(q) * width + (t.head * t.group + q % t.group) * t.dim + d];
@@ -306,6 +306,12 @@ ATTEND(attend_int4, INT4)
 
 // ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
 
+// What the output of a head, or of one of its values, is multiplied by.
+DEVICE float gate_of(const AttendArgs& a, int row, int head, int d) {
+  const float* gates = a.qkv + (int64_t)(row + 1) * a.width - a.gate;
+  return sigmoid(gates[a.gate == a.heads ? head : head * a.dim + d]);
+}
+
 // first: of the row's first item; chunks: how many items it has; place: its place in them.
 DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int chunks) {
   const int head = a.head0 + BLOCK_Y, group = a.heads / a.kv_heads;
@@ -314,7 +320,8 @@ DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int ch
   float* out = a.out + ((int64_t)row * a.kv_heads + head) * group * a.dim;
   for (int i = THREAD; i < group * a.dim; i += THREADS) {
     const float* part = parts + i / a.dim * query;
-    float most = -infinity(), sum = 0.0f, value = 0.0f;
+    float most = a.sink_logit ? a.sink_logit[head * group + i / a.dim] : -infinity();
+    float sum = a.sink_logit ? 1.0f : 0.0f, value = 0.0f;
     for (int c = 0; c < chunks; c++, part += next) {
       const float other = part[0];
       if (other == -infinity()) continue;
@@ -326,7 +333,8 @@ DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int ch
       sum = fma_(part[1], more, sum * old), value = fma_(part[2 + i % a.dim], more, value * old);
       most = top;
     }
-    out[i] = value / (sum == 0.0f ? 1.0f : sum);
+    const float y = value / (sum == 0.0f ? 1.0f : sum);
+    out[i] = a.gate ? y * gate_of(a, row, head * group + i / a.dim, i % a.dim) : y;
     if (!a.totals || i % a.dim) continue;
     float* total = a.totals + 2 * (((int64_t)row * a.kv_heads + head) * group + i / a.dim);
     total[0] = most, total[1] = sum;

@@ -202,8 +202,7 @@ KERNEL(gated, GluArgs, 256) {
   const float* x = a.x + (int64_t)row * a.inner * (a.gated ? 2 : 1);
   float* out = a.out + (int64_t)row * a.inner;
   for (int i = THREAD; i < a.inner; i += THREADS) {
-    const float y = activate(x[i], a.activation);
-    out[i] = a.gated ? y * x[a.inner + i] : y;
+    out[i] = a.gated ? glu(x[i], x[a.inner + i], a.activation) : activate(x[i], a.activation);
   }
 }
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
 EPILOGUES = {"store": 0, "add": 1, "glu": 2, "activate": 3}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5}
 NORMS = {"none": 0, "rms": 1, "layer": 2}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
 PAGE_SLOTS, CHUNK, LANES, STRIP, PRODUCT_STEPS, MOST_QUERIES = 64, 256, 16, 512, 64, 16
@@ -17,8 +17,8 @@ MATRIX_ROWS, MATRIX_OUTPUTS = 64, 32
 # Shared memory of a block: MatrixMemory, and afterwards the outputs and what gates them, which take more.
 MATRIX_BYTES = 2 * 4 * MATRIX_ROWS * MATRIX_OUTPUTS
 
-# Models with the last two are refused.
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
+# Models with the last one are refused.
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "clamped_swiglu", "relu2", "xielu"]
 
 _weights, _norm, _prepared = Struct("@3P4i"), Struct("@2Pif"), Struct("@4P")
 
@@ -88,7 +88,7 @@ class Prepared:
 _embed_head, _embed_tail = Struct("@P"), Struct("@Pfi")
 _prepare_head, _prepare_tail = Struct("@3P"), Struct("@4i")
 _product_tail = Struct("@4P8ifi")
-_rope, _attend, _sums = Struct("@6Pq6ifi"), Struct("@4Pq8i2f4i2P"), Struct("@Pq")
+_rope, _attend, _sums = Struct("@6Pq6if3i"), Struct("@4Pq8i2f4i3P2i"), Struct("@Pq")
 _rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
 _glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
 _route, _combine, _move = Struct("@6P4if3i"), Struct("@6P2i"), Struct("@2P2i")
@@ -149,10 +149,10 @@ class Product:
 
 def rope(
     step: int, qkv: int, cos: int, sin: int, q_norm: int, k_norm: int, offset: int, heads: int, kv_heads: int, dim: int,
-    pairs: int, kv_format: int, view: int, eps: float, row_bytes: int,
+    pairs: int, kv_format: int, view: int, eps: float, row_bytes: int, width: int,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, pairs, kv_format, view
-    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, eps, row_bytes)
+    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, eps, row_bytes, width, 0)
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ class KeptWeights:
 def attend(
     step: int, qkv: int, parts: int, out: int, offset: int, heads: int, kv_heads: int, dim: int, window: int,
     sinks: int, kv_format: int, view: int, row_bytes: int, scale: float, softcap: float, tile: int, keys: int,
-    kept: KeptWeights,
+    kept: KeptWeights, sink_logit: int, width: int, gate: int,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, window, sinks, kv_format, view, row_bytes
-    places = kept.head0, kept.heads, keys, kept.weights, kept.totals
-    return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places)
+    places = kept.head0, kept.heads, keys, kept.weights, kept.totals, sink_logit
+    return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places, width, gate)
 
 
 def attention_sums(attended: bytes, sums: int, width: int) -> bytes:

@@ -30,6 +30,7 @@ typedef struct {
   int heads, kv_heads, dim, pairs, format, view;
   float eps;
   int row_bytes;
+  int width, reserved;
 } RopeArgs;
 typedef struct {
   ulong step, qkv, parts, out;
@@ -37,7 +38,8 @@ typedef struct {
   int heads, kv_heads, dim, window, sinks, format, view, row_bytes;
   float scale, softcap;
   int tile, head0, kept_heads, keys;
-  ulong kept, totals;
+  ulong kept, totals, sink_logit;
+  int width, gate;
 } AttendArgs;
 typedef struct { AttendArgs attend; ulong sums; long width; } SumsArgs;
 typedef struct { ulong pages; long offset, bounds_offset; int dim, format, row_bytes, reserved; } BoundsArgs;

@@ -71,7 +71,7 @@ __kernel void rope_store(RopeArgs a, __local uchar* memory) {
   __global const Step* step = STEP_OF(a);
   const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads;
   if (row >= step->rows) return;
-  const long width = (long)(a.heads + 2 * a.kv_heads) * a.dim, turned = (long)AT(const int, step->positions)[row] * a.pairs;
+  const long width = a.width, turned = (long)AT(const int, step->positions)[row] * a.pairs;
   const Norm none = {0, 0, NO_NORM, a.eps};
   __global float* key = AT(float, a.qkv) + row * width + (a.heads + head) * a.dim;
   for (int h = 0; h <= group; h++) {
@@ -226,7 +226,7 @@ static inline void attend_rows(const AttendArgs* a, Sight sight, int row0, int r
     for (int q = THREAD; q < n; q += THREADS) parts[(long)q * (t.dim + 2)] = -INFINITY;
     return;
   }
-  const long width = (long)(a->heads + 2 * a->kv_heads) * a->dim;
+  const long width = a->width;
   for (int i = THREAD; i < n * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
     const long at = (t.row0 + q / t.group) * width + (t.head * t.group + q % t.group) * t.dim + d;
@@ -263,6 +263,12 @@ ATTEND(attend_int4, INT4)
 
 // ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
 
+// What the output of a head, or of one of its values, is multiplied by.
+static inline float gate_of(const AttendArgs* a, int row, int head, int d) {
+  __global const float* gates = AT(const float, a->qkv) + (long)(row + 1) * a->width - a->gate;
+  return sigmoid(gates[a->gate == a->heads ? head : head * a->dim + d]);
+}
+
 // first: of the row's first item; chunks: how many items it has; place: its place in them.
 static inline void merge_row(const AttendArgs* a, int row, int first, int place, int chunks) {
   const int head = a->head0 + BLOCK_Y, group = a->heads / a->kv_heads;
@@ -271,7 +277,8 @@ static inline void merge_row(const AttendArgs* a, int row, int first, int place,
   __global float* out = AT(float, a->out) + ((long)row * a->kv_heads + head) * group * a->dim;
   for (int i = THREAD; i < group * a->dim; i += THREADS) {
     __global const float* part = parts + i / a->dim * query;
-    float most = -INFINITY, sum = 0.0f, value = 0.0f;
+    float most = a->sink_logit ? AT(const float, a->sink_logit)[head * group + i / a->dim] : -INFINITY;
+    float sum = a->sink_logit ? 1.0f : 0.0f, value = 0.0f;
     for (int c = 0; c < chunks; c++, part += next) {
       const float other = part[0];
       if (other == -INFINITY) continue;
@@ -283,7 +290,8 @@ static inline void merge_row(const AttendArgs* a, int row, int first, int place,
       sum = fma(part[1], more, sum * old), value = fma(part[2 + i % a->dim], more, value * old);
       most = top;
     }
-    out[i] = divide(value, sum == 0.0f ? 1.0f : sum);
+    const float y = divide(value, sum == 0.0f ? 1.0f : sum);
+    out[i] = a->gate ? y * gate_of(a, row, head * group + i / a->dim, i % a->dim) : y;
     __global float* total = AT(float, a->totals) + 2 * (((long)row * a->kv_heads + head) * group + i / a->dim);
     if (a->totals && i % a->dim == 0) total[0] = most, total[1] = sum;
   }

@@ -139,8 +139,7 @@ __kernel void gated(GluArgs a, __local uchar* memory) {
   __global const float* x = AT(const float, a.x) + (long)row * a.inner * (a.gated ? 2 : 1);
   __global float* out = AT(float, a.out) + (long)row * a.inner;
   for (int i = THREAD; i < a.inner; i += THREADS) {
-    const float y = activate(x[i], a.activation);
-    out[i] = a.gated ? y * x[a.inner + i] : y;
+    out[i] = a.gated ? glu(x[i], x[a.inner + i], a.activation) : activate(x[i], a.activation);
   }
 }
 

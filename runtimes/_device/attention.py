@@ -17,7 +17,7 @@ def attention(
 ) -> None:
     """hidden += post_norm(o(attention(qkv(norm(hidden)))))."""
     model, prefix, rows = stack.model, f"blocks.{number}.", shape.rows
-    width = block.q_dim + 2 * block.kv_dim
+    width = block.qkv_rows
     qkv, out = stack.floats("qkv", width), stack.floats("attended", block.q_dim)
     p = Product(model.weights(prefix + "qkv"), qkv, width, bias=model.vector(prefix + "qkv_bias"))
     stack.adapted(step, rows, prefix + "qkv", p, model.norm(block.norm, prefix + "norm"), stack.hidden)
@@ -32,7 +32,7 @@ def attention(
 
 def _norm_whole(stack: Stack, step: int, rows: int, number: int, block: Attention, qkv: int) -> None:
     """Queries and keys of all heads normed together."""
-    width = block.q_dim + 2 * block.kv_dim
+    width = block.qkv_rows
     for name, at, n in (("q_norm", 0, block.q_dim), ("k_norm", block.q_dim, block.kv_dim)):
         weight = stack.model.vector(f"blocks.{number}.{name}")
         norm = Norm(weight, 0, structs.NORMS["rms"], stack.spec.norm_eps)
@@ -56,6 +56,7 @@ def _store(
     arguments = structs.rope(
         step, qkv, cos, sin, q_norm, k_norm, pool.offsets[number], block.n_heads, block.n_kv_heads, block.head_dim,
         pairs, kv_format(block, kv), _view(stack, shape, number), stack.spec.norm_eps, pool.rows[number],
+        block.qkv_rows,
     )  # fmt: skip
     warps = min(32, block.n_heads // block.n_kv_heads + 1)
     stack.launch("rope_store", (shape.rows, block.n_kv_heads), 32 * warps, 0, arguments)

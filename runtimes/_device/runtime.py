@@ -23,9 +23,13 @@ from edgedec.runtimes._device.stack import Stack, StepShape, Workspace, bucket, 
 from edgedec.runtimes._device.step import StepMemory, tile_rows
 from edgedec.runtimes._device.tiles import check_fits, most_rows
 from edgedec.runtimes._device.viewing import PlanMaker
-from edgedec.spec import Attention, Mlp, Ssm
+from edgedec.spec import Attention, Mlp, Ssm, newer
 
 KINDS = ("attention", "mlp", "moe", "ssm")
+FACTS_OF_MODELS = (
+    *(newer.RELU2, newer.SINK_LOGIT, newer.GATES, newer.EXPERT_BIAS, newer.CLAMPED, newer.CHOICE_BIAS),
+    newer.PLAIN_EXPERTS,
+)
 _LARGEST = 256
 _MOST_RECORDED = 256
 
@@ -42,6 +46,7 @@ class LaunchedRuntime(PagedRuntime):
         self._start()
         self.capabilities = self._declared(
             kinds=KINDS,
+            facts=FACTS_OF_MODELS,
             queries=True,
             views=True,
             adapters=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_engines import ALL, told
+from gpu_engines import ALL, runs_on_gpus, told
 
 import edgedec
 from edgedec.decoding.loop import StepTrace
@@ -20,7 +20,6 @@ from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated
 from edgedec.runtime import Call, Rows, Runtime, RuntimeOptions, logits_of, open_runtime
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
-from edgedec.spec.newer import newer
 from edgedec.testing.conformance import run_suite
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minutes; set EDGEDEC_SLOW_TESTS")
 cuda = pytest.importorskip("edgedec.runtimes.cuda")
 native = pytest.importorskip("edgedec.runtimes.native")
-RUNS = tuple(name for name, spec in MODELS.items() if set(spec.kinds) <= set(cuda.KINDS) and not newer(spec))
+RUNS = tuple(name for name, spec in MODELS.items() if runs_on_gpus(spec))
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,11 @@ MODELS: dict[str, ModelSpec] = {
         ),
         final_norm="layer",
     ),
+    "gates of attention": _spec(
+        "gates of attention",
+        (replace(_HEADS, gate="channel", qk_norm="head", qkv_bias=True), Mlp(96)),
+        (replace(_HEADS, gate="head", window=7, sink_logit=True), Mlp(96, activation="relu2")),
+    ),
     "side by side": replace(
         _spec(
             "side by side",
