@@ -54,7 +54,8 @@ def told(runtime: Runtime, ids: list[int]) -> Iterator[np.ndarray]:
     yield logits_of(runtime, tree, cache)
     yield logits_of(runtime, tree.extend([6, 7], [1, 4]), cache)
     cache.commit([0, 2, 4, 6])
-    result = forward_one(runtime, Call(Rows.chain([5], n + 4), cache, outputs=ALL))
-    yield from (result.logits, result.ids, result.scores, result.logsum, result.hidden[-1], result.hidden[0])
+    first = next(b for b, block in enumerate(runtime.spec.blocks) if not block.branch)  # after which there is a state
+    result = forward_one(runtime, Call(Rows.chain([5], n + 4), cache, outputs=ALL._replace(hidden=(-1, first))))
+    yield from (result.logits, result.ids, result.scores, result.logsum, result.hidden[-1], result.hidden[first])
     cache.commit([0])
     yield cache.save()["state"]

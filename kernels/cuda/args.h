@@ -112,6 +112,8 @@ struct EmbedArgs {
   float* out;
   float scale;
   int32_t hidden;
+  const float* positions;  // [positions, hidden], added to embeddings of tokens; null: nothing is
+  Norm norm;               // of those
 };
 
 // Rows normed, and made ready for `w` if that is quantized. Head: rows Step::head_rows of x.
@@ -148,7 +150,8 @@ struct RopeArgs {
   int32_t heads, kv_heads, dim, pairs, format, view;
   float eps;
   int32_t row_bytes;
-  int32_t width, reserved;  // of a row of qkv
+  int32_t width, own, last, reserved;  // of a row of qkv; heads have weights of their own; heads are normed after the rope
+  const float *q_bias, *k_bias;        // of LayerNorms; null: heads are normed by their root mean square
 };
 
 struct AttendArgs {
@@ -164,6 +167,7 @@ struct AttendArgs {
   float *kept;    // [items, kept_heads, queries of an item, CHUNK]: exp(score - the chunk's largest); null: not kept
   float *totals;  // [rows, heads, 2]: the largest score of a query and its sum of exp; null: not kept
   const float *sink_logit;  // [heads]: a score of no token, which has no value; null: none
+  const float *slopes;      // [heads], times key - row position added to scores; null: nothing is
   int32_t width, gate;      // of a row of qkv; its last `gate` values are gates of the output, of a head or a channel each
 };
 
@@ -188,6 +192,7 @@ struct GluArgs {
   const float* x;
   float* out;
   int32_t inner, gated, activation, copies;
+  float above, below, linear, most;  // of XIELU
 };
 
 // Bounds of the keys of full pages.
@@ -224,6 +229,8 @@ struct CopyArgs {
   const float* x;  // [rows, stride]
   float* out;      // [rows, width]
   int32_t width, stride;
+  float limit;     // values are cut to -limit .. limit; 0: they are not
+  int32_t reserved;
 };
 
 struct BestArgs {
@@ -244,7 +251,8 @@ struct RouteArgs {
   float* scratch;  // [rows, 3, n]
   int32_t n, top_k, router, normalize;
   float scale;
-  int32_t groups, top_groups, reserved;
+  int32_t groups, top_groups;
+  float jitter;
 };
 
 struct CombineArgs {

@@ -31,6 +31,11 @@ struct Sight {
   }
   // Ranks below this lie in the slot of their number, whatever the row.
   DEVICE_METHOD int dense(int row) const { return step->begin[row] >= 0 ? view->length : 0x7fffffff; }
+  // The distance of a key from the row.
+  DEVICE_METHOD int apart(int row, int rank) const {
+    if (view->slots < 0) return rank - this->rank(row);
+    return step->slot_positions[view->slots + slot(row, rank)] - step->positions[row];
+  }
   DEVICE_METHOD bool sees(int row, int rank) const {
     const int own = this->rank(row);
     if (rank > own) return false;
@@ -54,8 +59,7 @@ struct Sight {
 
 // ---- before: a warp a head ----------------------------------------------------------------------------
 
-DEVICE void norm_head(float* x, const float* weight, int dim, float eps) {
-  const Norm norm = {weight, nullptr, RMS, eps};
+DEVICE void norm_head(float* x, const Norm& norm, int dim) {
   const Stats s = row_stats(x, norm, dim);
   warp_barrier();
   for (int i = THREAD & 31; i < dim; i += 32) x[i] = normed(x[i], norm, s, i);
@@ -79,8 +83,12 @@ KERNEL(rope_store, RopeArgs, 1024) {
   for (int h = THREAD >> 5; h <= group; h += THREADS >> 5) {
     const bool key = h == group;
     float* x = a.qkv + row * width + (key ? a.heads + head : head * group + h) * a.dim;
-    if (a.q_norm) norm_head(x, key ? a.k_norm : a.q_norm, a.dim, a.eps);
+    const int of = !a.own ? 0 : (key ? head : head * group + h) * a.dim;  // where the head's weights begin
+    const float *weight = key ? a.k_norm : a.q_norm, *bias = key ? a.k_bias : a.q_bias;
+    const Norm norm = {weight + of, bias ? bias + of : nullptr, bias ? LAYER : RMS, a.eps};
+    if (weight && !a.last) norm_head(x, norm, a.dim);
     if (a.cos) turn(x, a.cos + turned, a.sin + turned, a.pairs);
+    if (weight && a.last) norm_head(x, norm, a.dim);
     if (!key) continue;
     const View* view = a.step->views + (int64_t)a.view * a.step->sequences + a.step->sequence[row];
     const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes;
@@ -221,9 +229,11 @@ DEVICE void weigh(const AttendArgs& a, const Item<Seen>& t, float* parts) {
   for (int q = THREAD >> 5; q < t.queries(); q += THREADS >> 5) {
     float* x = t.score + q * CHUNK;
     const int row = t.row(q), n = min_(t.sight.rank(row) + 1 - t.base, CHUNK);
+    const float slope = a.slopes ? a.slopes[t.head * t.group + q % t.group] : 0.0f;
     float most = -infinity(), sum = 0.0f;
     for (int i = lane; i < n; i += 32) {
       if (a.softcap != 0.0f) x[i] = a.softcap * tanh_(x[i] / a.softcap);
+      if (a.slopes) x[i] = x[i] + slope * (float)t.sight.apart(row, t.base + i);
       x[i] = t.sight.biased(x[i], t.base + i);
       if (t.sight.sees(row, t.base + i)) most = larger(x[i], most);
     }

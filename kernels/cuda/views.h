@@ -161,6 +161,7 @@ struct Selected {
     return view->length + (begin >= 0 ? step->path[begin + rank - length] : rank - length);
   }
   DEVICE_METHOD int dense(int row) const { return !slots && step->begin[row] >= 0 ? length : 0x7fffffff; }
+  DEVICE_METHOD int apart(int, int) const { return 0; }  // blocks with slopes have no views
   DEVICE_METHOD bool sees(int row, int rank) const {
     if (rank > this->rank(row)) return false;
     if (!window) return true;

@@ -36,6 +36,11 @@ static inline int slot_of(Sight s, int row, int rank) {
 static inline int dense_of(Sight s, int row) {
   return !s.slots && AT(const int, s.step->begin)[row] >= 0 ? length_of(s) : 0x7fffffff;
 }
+// The distance of a key from the row; blocks with slopes, which use it, have no views.
+static inline int apart(Sight s, int row, int rank) {
+  if (s.view->slots < 0) return rank - rank_of_row(s, row);
+  return AT(const int, s.step->slot_positions)[s.view->slots + slot_of(s, row, rank)] - AT(const int, s.step->positions)[row];
+}
 static inline bool sees(Sight s, int row, int rank) {
   const int own = rank_of_row(s, row);
   if (rank > own) return false;
@@ -76,11 +81,16 @@ __kernel void rope_store(RopeArgs a, __local uchar* memory) {
   __global float* key = AT(float, a.qkv) + row * width + (a.heads + head) * a.dim;
   for (int h = 0; h <= group; h++) {
     __global float* x = h == group ? key : AT(float, a.qkv) + row * width + (head * group + h) * a.dim;
-    const Norm norm = {h == group ? a.k_norm : a.q_norm, 0, RMS, a.eps};
-    const Stats s = row_stats(x, a.q_norm ? norm : none, a.dim, lanes);
-    for (int i = THREAD; i < (a.q_norm ? a.dim : 0); i += THREADS) x[i] = normed(x[i], norm, s, i);
-    BARRIER;
-    turn(x, AT(const float, a.cos) + turned, AT(const float, a.sin) + turned, a.cos ? a.pairs : 0);
+    const ulong weight = h == group ? a.k_norm : a.q_norm, bias = h == group ? a.k_bias : a.q_bias;
+    const long of = !a.own ? 0 : (h == group ? head : head * group + h) * a.dim * 4L;  // where the head's weights begin
+    const Norm norm = {weight + of, bias ? bias + of : 0, bias ? LAYER : RMS, a.eps};
+    for (int pass = 0; pass <= a.last; pass++) {
+      const bool now = weight && pass == a.last;
+      const Stats s = row_stats(x, now ? norm : none, a.dim, lanes);
+      for (int i = THREAD; i < (now ? a.dim : 0); i += THREADS) x[i] = normed(x[i], norm, s, i);
+      BARRIER;
+      turn(x, AT(const float, a.cos) + turned, AT(const float, a.sin) + turned, a.cos && !pass ? a.pairs : 0);
+    }
   }
   __global const View* view = AT(const View, step->views) + (long)a.view * step->sequences + AT(const int, step->sequence)[row];
   const long run = (long)PAGE_SLOTS * a.row_bytes;
@@ -179,6 +189,10 @@ static inline void weigh(const AttendArgs* a, const Item* t, int queries, __glob
       float most = -INFINITY;
       for (int i = THREAD; i < n; i += LANES) {
         if (a->softcap != 0.0f) x[i] = a->softcap * tanh_(divide(x[i], a->softcap));
+        if (a->slopes) {
+          const float slope = AT(const float, a->slopes)[t->head * t->group + q % t->group];
+          x[i] = x[i] + slope * (float)apart(t->sight, row, t->base + i);
+        }
         if (t->sight.runs) x[i] = x[i] + t->sight.logs[t->sight.runs[t->base + i]];
         if (sees(t->sight, row, t->base + i)) most = larger(x[i], most);
       }

@@ -16,7 +16,7 @@ def moe(stack: Stack, step: int, shape: StepShape, number: int, block: Moe) -> N
     up = model.weights(prefix + block.up)
     normed, ready = stack.floats("expert rows", width), stack.prepared("expert", up)
     norm = model.norm(block.norm, prefix + "norm")
-    stack.prepare(step, rows, stack.hidden, normed, _one(up, block.n_experts), norm, ready, False, 1)
+    stack.prepare(step, rows, stack.input, normed, _one(up, block.n_experts), norm, ready, False, 1)
     experts, weights = _route(stack, step, rows, number, block, normed)
     first = Product(up, 0, 0, a=ready, x=normed, bias=model.vector(f"{prefix}{block.up}_bias"))
     routed = _routed(stack, step, rows, number, block, experts, first)
@@ -40,7 +40,7 @@ def _route(stack: Stack, step: int, rows: int, number: int, block: Moe, normed: 
     logit_bias = stack.model.vector(prefix + "router_logit_bias")
     stack.ready(step, rows, Product(stack.model.weights(prefix + "router"), logits, n, x=normed, bias=logit_bias))
     bias = stack.model.vector(prefix + "router_bias")
-    choice = block.top_k, block.router, block.normalize, block.scale, block.groups, block.top_groups
+    choice = block.top_k, block.router, block.normalize, block.scale, block.groups, block.top_groups, block.jitter
     arguments = structs.route(step, logits, bias, experts, weights, scratch, n, *choice)
     stack.launch("route", (rows, 1), 32, 0, arguments)
     return experts, weights

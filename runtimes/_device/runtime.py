@@ -14,6 +14,7 @@ from edgedec.runtimes._device.adapters import DeviceAdapter, DeviceAdapters
 from edgedec.runtimes._device.attention import attention
 from edgedec.runtimes._device.cache import PagedCache
 from edgedec.runtimes._device.call_views import Views
+from edgedec.runtimes._device.mlp import mlp
 from edgedec.runtimes._device.model import DeviceModel
 from edgedec.runtimes._device.moe import moe
 from edgedec.runtimes._device.paged import PagedRuntime
@@ -27,8 +28,9 @@ from edgedec.spec import Attention, Mlp, Ssm, newer
 
 KINDS = ("attention", "mlp", "moe", "ssm")
 FACTS_OF_MODELS = (
-    *(newer.RELU2, newer.SINK_LOGIT, newer.GATES, newer.EXPERT_BIAS, newer.CLAMPED, newer.CHOICE_BIAS),
-    newer.PLAIN_EXPERTS,
+    *(newer.BRANCH, newer.RELU2, newer.XIELU, newer.HEAD_BIAS, newer.ENTRY, newer.QK_NORM, newer.CLIP, newer.SLOPES),
+    *(newer.INNER_NORM, newer.SINK_LOGIT, newer.GATES, newer.EXPERT_BIAS, newer.CLAMPED, newer.CHOICE_BIAS),
+    *(newer.GATE_ALONE, newer.PLAIN_EXPERTS, newer.SPARSEMIXER),
 )
 _LARGEST = 256
 _MOST_RECORDED = 256
@@ -183,10 +185,11 @@ class LaunchedRuntime(PagedRuntime):
         stack.keep(step, shape, -1)
         for b in shape.blocks:
             block = known(self.spec.blocks[b])
+            stack.enter(step, shape, b)
             if isinstance(block, Attention):
                 attention(stack, step, shape, b, block, self._pool, self.kv)
             elif isinstance(block, Mlp):
-                stack.mlp(step, shape.rows, b, block)
+                mlp(stack, step, shape.rows, b, block)
             elif isinstance(block, Ssm):
                 ssm(stack, step, shape, b, block)
             else:

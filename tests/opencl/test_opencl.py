@@ -107,6 +107,9 @@ def check_bytes(bundle: edgedec.bundle.Bundle, kv: str) -> None:
         ("experts of gpt-oss", "int4", "int8"),
         ("experts without gates", "f16", "f16"),
         ("gates of attention", "int8", "int4"),
+        ("side by side", "int4", "int8"),
+        ("learned positions", "int8", "int8"),
+        ("state space beside attention", "f32", "f32"),
     ],
 )
 def test_the_bytes_of_the_native_engine(bundle, model: str, fmt: str, kv: str) -> None:
