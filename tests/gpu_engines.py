@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgedec.bundle import Bundle
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.opencl import driver
 from edgedec.runtime import Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
@@ -28,15 +29,20 @@ def runs_on_gpus(spec: ModelSpec) -> bool:
 
 def both(folder: Path, engine: str, model: str, kv: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Runtime, Runtime]:
     """The engine and the native one on a model of random weights."""
+    path, spec = folder / f"{model} {engine} {kv}", MODELS[model]
+    bundle = write_bundle(path, spec, random_weights(spec), "int4")
+    ours = opened(engine, bundle, kv, monkeypatch)
+    return ours, open_runtime("native", bundle, RuntimeOptions(threads=1, kv=kv))
+
+
+def opened(engine: str, bundle: Bundle, kv: str, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """The engine, emulated or on the first OpenCL device; without one the test is skipped."""
     monkeypatch.setenv("EDGEDEC_CUDA", "emulated")
     monkeypatch.setenv("EDGEDEC_OPENCL", "0")
     why = emulated.why_not() if engine == "cuda" else driver.why_not()
     if why:
         pytest.skip(f"{engine}: {why}")
-    path, spec = folder / f"{model} {engine} {kv}", MODELS[model]
-    bundle = write_bundle(path, spec, random_weights(spec), "int4")
-    ours, theirs = (open_runtime(name, bundle, RuntimeOptions(threads=1, kv=kv)) for name in (engine, "native"))
-    return ours, theirs
+    return open_runtime(engine, bundle, RuntimeOptions(threads=1, kv=kv))
 
 
 def tokens(n: int, seed: int = 0) -> list[int]:

@@ -283,5 +283,24 @@ struct AdvanceArgs {
   const float *from, *rows;
   float* to;
   const int32_t* path;
-  int32_t heads, head_dim, state_size, groups, n, reserved;
+  int32_t heads, head_dim, state_size, groups, n, decays;  // decays: of a head, of the delta rule
+};
+
+// projected: rows of B, C and x.
+struct ConvArgs {
+  const Step* step;
+  const float *projected, *conv, *bias;  // bias null: none
+  float* y;
+  int32_t channels, conv_size, slot, reserved;
+};
+
+// projected: rows [width] of v, k, q, then what gives beta from `beta` on; z, g: what gives gates and decays, with the
+// strides of their rows. decays: of a head. eps: of the norm of y; near: of those of keys and queries.
+struct DeltaArgs {
+  const Step* step;
+  const float *projected, *z, *g, *conv, *dt_bias, *a, *gate_norm;
+  float* y;
+  int32_t heads, head_dim, key_dim, groups, conv_size, slot, width, decays, beta, z_stride, g_stride, sigmoid;
+  float beta_scale, eps, near, key_scale, query_scale;
+  int32_t reserved;
 };

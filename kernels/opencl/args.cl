@@ -69,7 +69,14 @@ typedef struct {
   int heads, head_dim, state_size, groups, conv_size, slot, width, reserved;
   float dt_min, dt_max;
 } SsmArgs;
-typedef struct { ulong from, rows, to, path; int heads, head_dim, state_size, groups, n, reserved; } AdvanceArgs;
+typedef struct { ulong from, rows, to, path; int heads, head_dim, state_size, groups, n, decays; } AdvanceArgs;
+typedef struct { ulong step, projected, conv, bias, y; int channels, conv_size, slot, reserved; } ConvArgs;
+typedef struct {
+  ulong step, projected, z, g, conv, dt_bias, a, gate_norm, y;
+  int heads, head_dim, key_dim, groups, conv_size, slot, width, decays, beta, z_stride, g_stride, sigmoid;
+  float beta_scale, eps, near, key_scale, query_scale;
+  int reserved;
+} DeltaArgs;
 
 #define STEP_OF(a) AT(const Step, (a).step)
 

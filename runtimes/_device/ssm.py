@@ -15,7 +15,7 @@ def ssm(stack: Stack, step: int, shape: StepShape, number: int, block: Ssm) -> N
     projected, y = stack.floats("projected", block.in_rows), stack.floats("scanned", block.inner_size)
     p = Product(model.weights(prefix + "in_proj"), projected, block.in_rows, bias=model.vector(prefix + "in_proj_bias"))
     stack.adapted(step, rows, prefix + "in_proj", p, model.norm(block.norm, prefix + "norm"), stack.input)
-    slot = [b for b in shape.blocks if b in stack.spec.recurrent].index(number)
+    slot = stack.slot(shape, number)
     vectors = [model.vector(prefix + name) for name in ("conv", "conv_bias", "dt_bias", "a", "d")]
     arguments = structs.ssm(
         step, projected, vectors, y, block.n_heads, block.head_dim, block.state_size, block.n_groups,

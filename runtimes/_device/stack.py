@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.kernels.device import structs
-from edgedec.kernels.device.interface import Buffer, Device
+from edgedec.kernels.device.interface import Device
 from edgedec.kernels.device.structs import DeviceWeights, Norm, Prepared, Product
 from edgedec.runtimes._device.adapters import DeviceAdapter
 from edgedec.runtimes._device.model import DeviceModel
-from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
+from edgedec.runtimes._device.workspace import Workspace
+from edgedec.spec import Attention, Block, Conv, Delta, Mlp, Moe, Ssm
 from edgedec.spec.branches import first_beside
 
 # Up to this many rows a product prepares its inputs itself (fused), if they fit in shared memory with its sums.
@@ -23,6 +24,7 @@ _THREADS = 256
 # From this many rows on, products run on tensor cores.
 MATRIX_ROWS = 32
 NO_NORM = Norm()
+Known = Attention | Conv | Delta | Mlp | Moe | Ssm
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,6 @@ class StepShape:
     plans: tuple[PlanSize, ...] = ()
 
 
-class Workspace:
-    """Named memory that grows. `generation` changes when any of it moves."""
-
-    def __init__(self, device: Device) -> None:
-        self._device, self._buffers, self.generation = device, dict[str, Buffer](), 0
-
-    def need(self, name: str, size: int) -> int:
-        """The address of at least `size` bytes."""
-        held = self._buffers.get(name)
-        if held is None or held.size < size:
-            self._buffers[name] = held = Buffer(self._device, size)
-            self.generation += 1
-        return held.at
-
-
 class Stack:
     """Launches the blocks of a model."""
 
@@ -115,6 +102,10 @@ class Stack:
         sums = need(f"{name} block sums", 4 * rows * w.blocks) if w.zeros else 0
         scales, totals = need(f"{name} scales", 4 * rows * w.steps), need(f"{name} sums", 4 * rows * w.steps)
         return Prepared(need(f"{name} q", rows * w.kpad), scales, totals, sums)
+
+    def slot(self, shape: StepShape, number: int) -> int:
+        """The place of a recurrent block among those of the step."""
+        return [b for b in shape.blocks if b in self.spec.recurrent].index(number)
 
     # ---- products ----
 
@@ -292,8 +283,8 @@ def with_changes(p: Product, **changes: object) -> Product:
     return Product(**{**p.__dict__, **changes})
 
 
-def known(block: Block) -> Attention | Mlp | Moe | Ssm:
+def known(block: Block) -> Known:
     """The block, if this engine runs its kind."""
-    if isinstance(block, Attention | Mlp | Moe | Ssm):
+    if isinstance(block, Known):
         return block
     raise UsageError(f"no {block.kind} blocks on this engine")
