@@ -43,9 +43,8 @@ def _norm_whole(stack: Stack, step: int, rows: int, number: int, block: Attentio
 def _head_norms(stack: Stack, number: int, block: Attention) -> HeadNorms:
     if block.qk_norm not in ("head", "heads"):
         return HeadNorms()
-    names = ("q_norm", "k_norm", "q_norm_bias", "k_norm_bias")
-    vectors = (stack.model.vector(f"blocks.{number}.{name}") for name in names)
-    return HeadNorms(*vectors, block.qk_norm == "heads", block.qk_norm_last)
+    q, k = (stack.model.norm(block.qk_norm_kind, f"blocks.{number}.{name}") for name in ("q_norm", "k_norm"))
+    return HeadNorms(q.weight, k.weight, q.bias, k.bias, block.qk_norm == "heads", block.qk_norm_last)
 
 
 def _view(stack: Stack, shape: StepShape, number: int) -> int:
