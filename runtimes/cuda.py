@@ -14,10 +14,10 @@ from edgedec.kernels.cuda import emulated
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.runtime import DeviceName, RuntimeFacts, RuntimeOptions, lacking_kinds
 from edgedec.runtimes._device.opening import opened
-from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
+from edgedec.runtimes._device.runtime import FACTS_OF_MODELS, KINDS, LaunchedRuntime
 from edgedec.runtimes._selftest.opening import TestedDevice
 
-__all__ = ["FACTS", "KINDS", "CudaRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "FACTS_OF_MODELS", "KINDS", "CudaRuntime", "open", "unavailable_reason"]
 
 FACTS = RuntimeFacts(KINDS, devices=("cuda",))
 DEVICE, EMULATED = "EDGEDEC_CUDA", "emulated"
@@ -44,10 +44,10 @@ class CudaRuntime(LaunchedRuntime):
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     if EMULATED in (device.detail, os.environ.get(DEVICE)):
-        return emulated.why_not() or lacking_kinds(bundle, KINDS)
+        return emulated.why_not() or lacking_kinds(bundle, KINDS, facts=FACTS_OF_MODELS)
     from edgedec.kernels.cuda import driver
 
-    return driver.why_not(device.number) or lacking_kinds(bundle, KINDS)
+    return driver.why_not(device.number) or lacking_kinds(bundle, KINDS, facts=FACTS_OF_MODELS)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> CudaRuntime:  # noqa: A001

@@ -11,10 +11,10 @@ from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver, library
 from edgedec.runtime import DeviceName, RuntimeFacts, RuntimeOptions, lacking_kinds
 from edgedec.runtimes._device.opening import opened
-from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
+from edgedec.runtimes._device.runtime import FACTS_OF_MODELS, KINDS, LaunchedRuntime
 from edgedec.runtimes._selftest.opening import TestedDevice
 
-__all__ = ["FACTS", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "FACTS_OF_MODELS", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
 
 FACTS = RuntimeFacts(KINDS, devices=("opencl",), numbered_gpus=True)
 
@@ -27,7 +27,7 @@ class OpenclRuntime(LaunchedRuntime):
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
-    return driver.why_not(device.detail) or lacking_kinds(bundle, KINDS)
+    return driver.why_not(device.detail) or lacking_kinds(bundle, KINDS, facts=FACTS_OF_MODELS)
 
 
 def gpu_numbers() -> list[int]:

@@ -67,7 +67,8 @@ def _engines(spec: ModelSpec) -> list[str]:
         "CPU": lacking_kinds(bundle, native.KINDS, facts=NEWER),
         "ONNX Runtime": lacking_kinds(bundle, ort.KINDS, facts=ort.FACTS_OF_MODELS),
         "libedgedec": None if clibrary.library_runs(spec) else "kinds or facts",
-        "CUDA": lacking_kinds(bundle, cuda.KINDS) or lacking_kinds(bundle, opencl.KINDS),
+        "CUDA": lacking_kinds(bundle, cuda.KINDS, facts=cuda.FACTS_OF_MODELS)
+        or lacking_kinds(bundle, opencl.KINDS, facts=opencl.FACTS_OF_MODELS),
         "TVM": library_lacks(spec),
     }
     return [engine for engine, why in lacks.items() if why is None]

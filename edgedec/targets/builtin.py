@@ -10,9 +10,9 @@ from edgedec.runtime import unavailable_reason
 from edgedec.spec import KV_FORMATS
 from edgedec.targets._target import Target, Targets, lacking_packages
 
-_KINDS = ("attention", "mlp", "moe", "ssm")
+_KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
 # Of our own engines on the CPU besides.
-_OURS = ("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "power_law", "rwkv7", "s6", "shared_attention")
+_OURS = ("channel_mix", "gmu", "latent", "lookup", "power_law", "rwkv7", "s6", "shared_attention")
 
 
 def _cannot(engine: str) -> Callable[[], str | None]:
@@ -37,7 +37,7 @@ FACTS = Targets((
         "opencl", "opencl", "edgedec's engine for GPUs of phones and laptops", _KINDS, KV_FORMATS, "emulated",
         needs="a driver for OpenCL", missing=_cannot("opencl"),
     ),
-    Target("ort", "ort", "ONNX Runtime on the CPU", (*_KINDS, "conv", "delta"), KV_FORMATS, "native", add=True),
+    Target("ort", "ort", "ONNX Runtime on the CPU", _KINDS, KV_FORMATS, "native", add=True),
     Target(
         "genai", "", "a folder for onnxruntime-genai", ("attention", "mlp"), KV_FORMATS, "native",
         needs="onnxruntime-genai", missing=lacking_packages("onnxruntime_genai"), trees=False, add=True,

@@ -112,6 +112,8 @@ struct EmbedArgs {
   float* out;
   float scale;
   int32_t hidden;
+  const float* positions;  // [positions, hidden], added to embeddings of tokens; null: nothing is
+  Norm norm;               // of those
 };
 
 // Rows normed, and made ready for `w` if that is quantized. Head: rows Step::head_rows of x.
@@ -131,7 +133,7 @@ struct ProductArgs {
   Prepared a;
   Norm norm;           // of rows x, if fused
   const float* x;      // [rows, k]: for float weights, or to be made ready by the block itself
-  const float* bias;
+  const float* bias;       // of all experts, if there are any
   float* out;
   const int32_t* experts;  // of each row the expert whose share of the weights is used; null: all of them
   int32_t epilogue, activation, fused, head;
@@ -148,6 +150,8 @@ struct RopeArgs {
   int32_t heads, kv_heads, dim, pairs, format, view;
   float eps;
   int32_t row_bytes;
+  int32_t width, own, last, reserved;  // of a row of qkv; heads have weights of their own; heads are normed after the rope
+  const float *q_bias, *k_bias;        // of LayerNorms; null: heads are normed by their root mean square
 };
 
 struct AttendArgs {
@@ -162,6 +166,9 @@ struct AttendArgs {
   int32_t tile, head0, kept_heads, keys;
   float *kept;    // [items, kept_heads, queries of an item, CHUNK]: exp(score - the chunk's largest); null: not kept
   float *totals;  // [rows, heads, 2]: the largest score of a query and its sum of exp; null: not kept
+  const float *sink_logit;  // [heads]: a score of no token, which has no value; null: none
+  const float *slopes;      // [heads], times key - row position added to scores; null: nothing is
+  int32_t width, gate;      // of a row of qkv; its last `gate` values are gates of the output, of a head or a channel each
 };
 
 // Attention sums of the kv heads of a launch, out of the weights that it kept.
@@ -185,6 +192,7 @@ struct GluArgs {
   const float* x;
   float* out;
   int32_t inner, gated, activation, copies;
+  float above, below, linear, most;  // of XIELU
 };
 
 // Bounds of the keys of full pages.
@@ -221,6 +229,8 @@ struct CopyArgs {
   const float* x;  // [rows, stride]
   float* out;      // [rows, width]
   int32_t width, stride;
+  float limit;     // values are cut to -limit .. limit; 0: they are not
+  int32_t reserved;
 };
 
 struct BestArgs {
@@ -241,7 +251,8 @@ struct RouteArgs {
   float* scratch;  // [rows, 3, n]
   int32_t n, top_k, router, normalize;
   float scale;
-  int32_t groups, top_groups, reserved;
+  int32_t groups, top_groups;
+  float jitter;
 };
 
 struct CombineArgs {
@@ -272,5 +283,24 @@ struct AdvanceArgs {
   const float *from, *rows;
   float* to;
   const int32_t* path;
-  int32_t heads, head_dim, state_size, groups, n, reserved;
+  int32_t heads, head_dim, state_size, groups, n, decays;  // decays: of a head, of the delta rule
+};
+
+// projected: rows of B, C and x.
+struct ConvArgs {
+  const Step* step;
+  const float *projected, *conv, *bias;  // bias null: none
+  float* y;
+  int32_t channels, conv_size, slot, reserved;
+};
+
+// projected: rows [width] of v, k, q, then what gives beta from `beta` on; z, g: what gives gates and decays, with the
+// strides of their rows. decays: of a head. eps: of the norm of y; near: of those of keys and queries.
+struct DeltaArgs {
+  const Step* step;
+  const float *projected, *z, *g, *conv, *dt_bias, *a, *gate_norm;
+  float* y;
+  int32_t heads, head_dim, key_dim, groups, conv_size, slot, width, decays, beta, z_stride, g_stride, sigmoid;
+  float beta_scale, eps, near, key_scale, query_scale;
+  int32_t reserved;
 };

@@ -3,7 +3,7 @@
 #include "device.h"
 
 enum Format { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
-enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
+enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 constexpr int LANES = 16;   // outputs of a group in the packed layout; lanes of a sum along a row
 constexpr int CHUNK = 256;  // keys of an attention chunk
@@ -43,8 +43,17 @@ DEVICE float activate(float x, int kind) {
   if (kind == SILU) return x / (1.0f + exp_(0.0f - x));
   if (kind == GELU) return gelu(x);
   if (kind == RELU) return larger(0.0f, x);
+  if (kind == RELU2) return larger(0.0f, x) * larger(0.0f, x);
   const float t = tanh_(0.7978845608028654f * fma_(0.044715f, x * x * x, x));
   return 0.5f * x * (1.0f + t);
+}
+
+// Two halves of a gated MLP: activation(gate) * up; CLAMPED_SWIGLU, of gates up to 7 and ups from -7 to 7:
+// gate * sigmoid(1.702 gate) * (up + 1).
+DEVICE float glu(float gate, float up, int kind) {
+  if (kind != CLAMPED_SWIGLU) return activate(gate, kind) * up;
+  gate = smaller(7.0f, gate), up = larger(-7.0f, smaller(7.0f, up));
+  return gate / (1.0f + exp_(0.0f - 1.702f * gate)) * (up + 1.0f);
 }
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_(0.0f - x)); }

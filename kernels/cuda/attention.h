@@ -31,6 +31,11 @@ struct Sight {
   }
   // Ranks below this lie in the slot of their number, whatever the row.
   DEVICE_METHOD int dense(int row) const { return step->begin[row] >= 0 ? view->length : 0x7fffffff; }
+  // The distance of a key from the row.
+  DEVICE_METHOD int apart(int row, int rank) const {
+    if (view->slots < 0) return rank - this->rank(row);
+    return step->slot_positions[view->slots + slot(row, rank)] - step->positions[row];
+  }
   DEVICE_METHOD bool sees(int row, int rank) const {
     const int own = this->rank(row);
     if (rank > own) return false;
@@ -54,8 +59,7 @@ struct Sight {
 
 // ---- before: a warp a head ----------------------------------------------------------------------------
 
-DEVICE void norm_head(float* x, const float* weight, int dim, float eps) {
-  const Norm norm = {weight, nullptr, RMS, eps};
+DEVICE void norm_head(float* x, const Norm& norm, int dim) {
   const Stats s = row_stats(x, norm, dim);
   warp_barrier();
   for (int i = THREAD & 31; i < dim; i += 32) x[i] = normed(x[i], norm, s, i);
@@ -75,12 +79,16 @@ DEVICE void turn(float* x, const float* cos, const float* sin, int pairs) {
 KERNEL(rope_store, RopeArgs, 1024) {
   const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads, lane = THREAD & 31;
   if (row >= a.step->rows) return;
-  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim, turned = (int64_t)a.step->positions[row] * a.pairs;
+  const int64_t width = a.width, turned = (int64_t)a.step->positions[row] * a.pairs;
   for (int h = THREAD >> 5; h <= group; h += THREADS >> 5) {
     const bool key = h == group;
     float* x = a.qkv + row * width + (key ? a.heads + head : head * group + h) * a.dim;
-    if (a.q_norm) norm_head(x, key ? a.k_norm : a.q_norm, a.dim, a.eps);
+    const int of = !a.own ? 0 : (key ? head : head * group + h) * a.dim;  // where the head's weights begin
+    const float *weight = key ? a.k_norm : a.q_norm, *bias = key ? a.k_bias : a.q_bias;
+    const Norm norm = {weight + of, bias ? bias + of : nullptr, bias ? LAYER : RMS, a.eps};
+    if (weight && !a.last) norm_head(x, norm, a.dim);
     if (a.cos) turn(x, a.cos + turned, a.sin + turned, a.pairs);
+    if (weight && a.last) norm_head(x, norm, a.dim);
     if (!key) continue;
     const View* view = a.step->views + (int64_t)a.view * a.step->sequences + a.step->sequence[row];
     const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes;
@@ -221,9 +229,11 @@ DEVICE void weigh(const AttendArgs& a, const Item<Seen>& t, float* parts) {
   for (int q = THREAD >> 5; q < t.queries(); q += THREADS >> 5) {
     float* x = t.score + q * CHUNK;
     const int row = t.row(q), n = min_(t.sight.rank(row) + 1 - t.base, CHUNK);
+    const float slope = a.slopes ? a.slopes[t.head * t.group + q % t.group] : 0.0f;
     float most = -infinity(), sum = 0.0f;
     for (int i = lane; i < n; i += 32) {
       if (a.softcap != 0.0f) x[i] = a.softcap * tanh_(x[i] / a.softcap);
+      if (a.slopes) x[i] = x[i] + slope * (float)t.sight.apart(row, t.base + i);
       x[i] = t.sight.biased(x[i], t.base + i);
       if (t.sight.sees(row, t.base + i)) most = larger(x[i], most);
     }
@@ -248,7 +258,7 @@ DEVICE void keep_weights(const AttendArgs& a, const Item<Seen>& t) {
 
 template <int FORMAT, class Seen>
 DEVICE void attend_item(const AttendArgs& a, const Item<Seen>& t, float* parts) {
-  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim;
+  const int64_t width = a.width;
   for (int i = THREAD; i < t.queries() * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
     t.query[q * t.width + d] = a.qkv[t.row(q) * width + (t.head * t.group + q % t.group) * t.dim + d];
@@ -306,6 +316,12 @@ ATTEND(attend_int4, INT4)
 
 // ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
 
+// What the output of a head, or of one of its values, is multiplied by.
+DEVICE float gate_of(const AttendArgs& a, int row, int head, int d) {
+  const float* gates = a.qkv + (int64_t)(row + 1) * a.width - a.gate;
+  return sigmoid(gates[a.gate == a.heads ? head : head * a.dim + d]);
+}
+
 // first: of the row's first item; chunks: how many items it has; place: its place in them.
 DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int chunks) {
   const int head = a.head0 + BLOCK_Y, group = a.heads / a.kv_heads;
@@ -314,7 +330,8 @@ DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int ch
   float* out = a.out + ((int64_t)row * a.kv_heads + head) * group * a.dim;
   for (int i = THREAD; i < group * a.dim; i += THREADS) {
     const float* part = parts + i / a.dim * query;
-    float most = -infinity(), sum = 0.0f, value = 0.0f;
+    float most = a.sink_logit ? a.sink_logit[head * group + i / a.dim] : -infinity();
+    float sum = a.sink_logit ? 1.0f : 0.0f, value = 0.0f;
     for (int c = 0; c < chunks; c++, part += next) {
       const float other = part[0];
       if (other == -infinity()) continue;
@@ -326,7 +343,8 @@ DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int ch
       sum = fma_(part[1], more, sum * old), value = fma_(part[2 + i % a.dim], more, value * old);
       most = top;
     }
-    out[i] = value / (sum == 0.0f ? 1.0f : sum);
+    const float y = value / (sum == 0.0f ? 1.0f : sum);
+    out[i] = a.gate ? y * gate_of(a, row, head * group + i / a.dim, i % a.dim) : y;
     if (!a.totals || i % a.dim) continue;
     float* total = a.totals + 2 * (((int64_t)row * a.kv_heads + head) * group + i / a.dim);
     total[0] = most, total[1] = sum;

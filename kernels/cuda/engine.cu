@@ -1,5 +1,6 @@
 // All kernels of the engine. NVRTC compiles this file for GPUs; a C++ compiler, with -DED_EMULATE, for the emulation.
 #include "attention.h"
+#include "delta.h"
 #include "head.h"
 #include "matrix.h"
 #include "moe.h"

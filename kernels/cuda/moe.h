@@ -3,7 +3,7 @@
 #include "args.h"
 #include "arith.h"
 
-enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
+enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3 };
 
 // Sums here are one after another, as the CPU engine's: experts are few.
 DEVICE void softmax(const float* x, int n, float* y) {
@@ -44,6 +44,21 @@ DEVICE void keep_best_groups(const float* scores, int n, int groups, int top, fl
   }
 }
 
+// Of SPARSEMIXER: each chosen expert weighed by softmax among those that are not chosen before it and near its logit.
+DEVICE void mix_experts(const float* logits, int n, const int32_t* chosen, int k, float jitter, float* weights) {
+  for (int j = 0; j < k; j++) {
+    const float best = logits[chosen[j]];
+    float total = 0.0f;
+    for (int e = 0; e < n; e++) {
+      const float size = abs_(logits[e]), limit = 2.0f * jitter * (size < best ? best : size);
+      bool near = !(best - logits[e] > limit);
+      for (int i = 0; i < j; i++) near = near && chosen[i] != e;
+      if (near) total = total + exp_(logits[e] - best);
+    }
+    weights[j] = 1.0f / total;
+  }
+}
+
 // A row a block, by its first thread.
 KERNEL(route, RouteArgs, 32) {
   const int row = BLOCK_X;
@@ -67,6 +82,7 @@ KERNEL(route, RouteArgs, 32) {
   }
   rank_experts(ranked, a.n, a.top_k, experts);
   for (int j = 0; j < a.top_k; j++) weights[j] = (a.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
+  if (a.router == SPARSEMIXER) mix_experts(logits, a.n, experts, a.top_k, a.jitter, weights);
   if (a.router == SOFTMAX_TOPK) softmax(weights, a.top_k, weights);
   float total = a.normalize ? 0.0f : 1.0f;
   if (a.normalize)

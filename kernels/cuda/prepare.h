@@ -170,8 +170,17 @@ KERNEL(embed, EmbedArgs, 256) {
     for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = given[i];
     return;
   }
+  const float* place = a.positions ? a.positions + (int64_t)a.step->positions[row] * a.hidden : nullptr;
   UNROLL_8
-  for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = embedding(a.w, token, i) * a.scale;
+  for (int i = THREAD; i < a.hidden; i += THREADS) {
+    const float y = embedding(a.w, token, i) * a.scale;
+    out[i] = place ? y + place[i] : y;
+  }
+  if (a.norm.kind == NO_NORM) return;
+  barrier();
+  const Stats s = row_stats(out, a.norm, a.hidden);
+  barrier();
+  for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = normed(out[i], a.norm, s, i);
 }
 
 // ---- between products ------------------------------------------------------------------------------
@@ -195,20 +204,29 @@ KERNEL(norm_rows, RowsArgs, 256) {
   }
 }
 
-// Activations where the product could not do them: its halves are no whole groups.
+// linear * x + above * x^2 above 0, linear * x + below * (exp(min(x, most)) - 1 - x) below.
+DEVICE float xielu(const GluArgs& a, float x) {
+  const float bent = x > 0.0f ? a.above * (x * x) : a.below * (exp_(smaller(a.most, x)) - 1.0f - x);
+  return a.linear * x + bent;
+}
+
+// Activations where the product could not do them: its halves are no whole groups, or they are XIELU.
 KERNEL(gated, GluArgs, 256) {
   const int row = BLOCK_X;
   if (row >= a.step->rows * a.copies) return;
   const float* x = a.x + (int64_t)row * a.inner * (a.gated ? 2 : 1);
   float* out = a.out + (int64_t)row * a.inner;
   for (int i = THREAD; i < a.inner; i += THREADS) {
-    const float y = activate(x[i], a.activation);
-    out[i] = a.gated ? y * x[a.inner + i] : y;
+    if (a.activation == XIELU) out[i] = xielu(a, x[i]);
+    else out[i] = a.gated ? glu(x[i], x[a.inner + i], a.activation) : activate(x[i], a.activation);
   }
 }
 
 KERNEL(copy_rows, CopyArgs, 256) {
   const int row = BLOCK_X;
   if (row >= a.step->rows) return;
-  for (int i = THREAD; i < a.width; i += THREADS) a.out[(int64_t)row * a.width + i] = a.x[(int64_t)row * a.stride + i];
+  for (int i = THREAD; i < a.width; i += THREADS) {
+    const float x = a.x[(int64_t)row * a.stride + i];
+    a.out[(int64_t)row * a.width + i] = a.limit == 0.0f ? x : x > a.limit ? a.limit : x < 0.0f - a.limit ? 0.0f - a.limit : x;
+  }
 }

@@ -203,8 +203,12 @@ DEVICE void products(const ProductPlace& p, Lines<FORMAT, STEP>& lines, const Pr
 DEVICE void put(const ProductArgs& a, int row, int output, float y, float gate) {
   const int half = a.w.n / 2;
   if (output >= (a.epilogue == GLU ? half : a.w.n)) return;
-  if (a.bias) y = y + a.bias[a.epilogue == GLU ? half + output : output];
-  if (a.epilogue == GLU) y = activate(a.bias ? gate + a.bias[output] : gate, a.activation) * y;
+  if (a.bias) {
+    const float* bias = a.bias + (a.experts ? (int64_t)a.experts[row] * a.w.n : 0);
+    y = y + bias[a.epilogue == GLU ? half + output : output];
+    if (a.epilogue == GLU) gate = gate + bias[output];
+  }
+  if (a.epilogue == GLU) y = glu(gate, y, a.activation);
   if (a.epilogue == ACTIVATE) y = activate(y, a.activation);
   if (a.softcap > 0.0f) y = tanh_(y / a.softcap) * a.softcap;
   float* out = a.out + (int64_t)row * a.stride + output;

@@ -47,7 +47,7 @@ DEVICE Place place_of(const ViewArgs& a, int group, int head) {
 }
 
 DEVICE const float* query_of(const AttendArgs& a, int row, int head) {
-  return a.qkv + row * (int64_t)(a.heads + 2 * a.kv_heads) * a.dim + head * a.dim;
+  return a.qkv + row * (int64_t)a.width + head * a.dim;
 }
 
 DEVICE float bf16_value(uint16_t x) { return as_float((uint32_t)x << 16); }
@@ -161,6 +161,7 @@ struct Selected {
     return view->length + (begin >= 0 ? step->path[begin + rank - length] : rank - length);
   }
   DEVICE_METHOD int dense(int row) const { return !slots && step->begin[row] >= 0 ? length : 0x7fffffff; }
+  DEVICE_METHOD int apart(int, int) const { return 0; }  // blocks with slopes have no views
   DEVICE_METHOD bool sees(int row, int rank) const {
     if (rank > this->rank(row)) return false;
     if (!window) return true;
@@ -226,7 +227,7 @@ DEVICE void mean_query(const AttendArgs& a, const Place& p, float* mean, float* 
   for (int j = THREAD; j < group; j += THREADS) {
     float sum = 0.0f;
     for (int r = row0; r < row0 + rows; r++) {
-      float most = 0.0f - infinity();
+      float most = a.sink_logit ? a.sink_logit[p.head * group + j] : 0.0f - infinity();
       for (int c = 0; c < p.plan->page_chunks[r]; c++) {
         const int64_t query = (((int64_t)p.plan->part[r] + c) * a.kv_heads + p.head) * a.tile + p.plan->part_row[r];
         const float other = a.parts[(query * group + j) * (a.dim + 2)];

@@ -9,16 +9,15 @@ from typing import Literal
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
 EPILOGUES = {"store": 0, "add": 1, "glu": 2, "activate": 3}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
 NORMS = {"none": 0, "rms": 1, "layer": 2}
-ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3}
 PAGE_SLOTS, CHUNK, LANES, STRIP, PRODUCT_STEPS, MOST_QUERIES = 64, 256, 16, 512, 64, 16
 MATRIX_ROWS, MATRIX_OUTPUTS = 64, 32
 # Shared memory of a block: MatrixMemory, and afterwards the outputs and what gates them, which take more.
 MATRIX_BYTES = 2 * 4 * MATRIX_ROWS * MATRIX_OUTPUTS
 
-# Models with the last two are refused.
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "clamped_swiglu", "relu2", "xielu"]
 
 _weights, _norm, _prepared = Struct("@3P4i"), Struct("@2Pif"), Struct("@4P")
 
@@ -85,21 +84,25 @@ class Prepared:
         return _prepared.pack(self.q, self.scale, self.sum, self.block_sum)
 
 
-_embed_head, _embed_tail = Struct("@P"), Struct("@Pfi")
+_embed_head, _embed_tail = Struct("@P"), Struct("@PfiP")
 _prepare_head, _prepare_tail = Struct("@3P"), Struct("@4i")
 _product_tail = Struct("@4P8ifi")
-_rope, _attend, _sums = Struct("@6Pq6ifi"), Struct("@4Pq8i2f4i2P"), Struct("@Pq")
+_rope, _attend, _sums = Struct("@6Pq6if5i2P"), Struct("@4Pq8i2f4i4P2i"), Struct("@Pq")
 _rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
-_glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
-_route, _combine, _move = Struct("@6P4if3i"), Struct("@6P2i"), Struct("@2P2i")
+_glu, _copy, _best = Struct("@3P4i4f"), Struct("@3P2ifi"), Struct("@6P2i")
+_route, _combine, _move = Struct("@6P4if2if"), Struct("@6P2i"), Struct("@2P2i")
 _ssm, _advance = Struct("@8P8i2f"), Struct("@4P6i")
+_conv, _delta = Struct("@5P4i"), Struct("@9P12i5fi")
 _bounds, _view, _plan = Struct("@P2q4i"), Struct("@9Pq4i"), Struct("@8P2i")
 STEP = Struct("@21P6i3P")
 PLAN_BYTES = _plan.size
 
 
-def embed(step: int, w: DeviceWeights, out: int, scale: float, hidden: int) -> bytes:
-    return _embed_head.pack(step) + w.pack() + _embed_tail.pack(out, scale, hidden)
+def embed(
+    step: int, w: DeviceWeights, out: int, scale: float, hidden: int, positions: int = 0, norm: Norm | None = None
+) -> bytes:
+    tail = _embed_tail.pack(out, scale, hidden, positions) + (norm or Norm()).pack()
+    return _embed_head.pack(step) + w.pack() + tail
 
 
 def prepare(
@@ -147,12 +150,26 @@ class Product:
         return _embed_head.pack(step) + self.w.pack() + self.a.pack() + self.norm.pack() + tail
 
 
+@dataclass(frozen=True)
+class HeadNorms:
+    """Norms of queries and keys by head: addresses of weights, and of biases if they are LayerNorms. own: each head has
+    weights of its own; last: they come after the rope."""
+
+    q: int = 0
+    k: int = 0
+    q_bias: int = 0
+    k_bias: int = 0
+    own: bool = False
+    last: bool = False
+
+
 def rope(
-    step: int, qkv: int, cos: int, sin: int, q_norm: int, k_norm: int, offset: int, heads: int, kv_heads: int, dim: int,
-    pairs: int, kv_format: int, view: int, eps: float, row_bytes: int,
+    step: int, qkv: int, cos: int, sin: int, norms: HeadNorms, offset: int, heads: int, kv_heads: int, dim: int,
+    pairs: int, kv_format: int, view: int, eps: float, row_bytes: int, width: int,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, pairs, kv_format, view
-    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, eps, row_bytes)
+    more = width, norms.own, norms.last, 0, norms.q_bias, norms.k_bias
+    return _rope.pack(step, qkv, cos, sin, norms.q, norms.k, offset, *numbers, eps, row_bytes, *more)
 
 
 @dataclass(frozen=True)
@@ -168,11 +185,11 @@ class KeptWeights:
 def attend(
     step: int, qkv: int, parts: int, out: int, offset: int, heads: int, kv_heads: int, dim: int, window: int,
     sinks: int, kv_format: int, view: int, row_bytes: int, scale: float, softcap: float, tile: int, keys: int,
-    kept: KeptWeights,
+    kept: KeptWeights, sink_logit: int, slopes: int, width: int, gate: int,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, window, sinks, kv_format, view, row_bytes
-    places = kept.head0, kept.heads, keys, kept.weights, kept.totals
-    return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places)
+    places = kept.head0, kept.heads, keys, kept.weights, kept.totals, sink_logit, slopes
+    return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places, width, gate)
 
 
 def attention_sums(attended: bytes, sums: int, width: int) -> bytes:
@@ -218,13 +235,17 @@ def norm_rows(step: int, x: int, out: int, norm: Norm, width: int, part: int, st
     return _rows_head.pack(step, x, out) + norm.pack() + _rows_tail.pack(width, part, stride, add)
 
 
-def gated(step: int, x: int, out: int, inner: int, glu: bool, activation: Activation, copies: int = 1) -> bytes:
-    return _glu.pack(step, x, out, inner, glu, ACTIVATIONS[activation], copies)
+def gated(
+    step: int, x: int, out: int, inner: int, glu: bool, activation: Activation, copies: int = 1,
+    xielu: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
+) -> bytes:  # fmt: skip
+    """xielu: factors above and below 0, of x, and the largest exponent."""
+    return _glu.pack(step, x, out, inner, glu, ACTIVATIONS[activation], copies, *xielu)
 
 
-def copy_rows(step: int, x: int, out: int, width: int, stride: int = 0) -> bytes:
-    """stride: of x; 0: its rows lie side by side."""
-    return _copy.pack(step, x, out, width, stride or width)
+def copy_rows(step: int, x: int, out: int, width: int, stride: int = 0, limit: float = 0.0) -> bytes:
+    """stride: of x; 0: its rows lie side by side. limit: values are cut to -limit .. limit; 0: they are not."""
+    return _copy.pack(step, x, out, width, stride or width, limit, 0)
 
 
 def best(step: int, logits: int, strips: int, keys: int, ids: int, scores: int, vocab: int, top: int) -> bytes:
@@ -233,10 +254,10 @@ def best(step: int, logits: int, strips: int, keys: int, ids: int, scores: int, 
 
 def route(
     step: int, logits: int, bias: int, experts: int, weights: int, scratch: int, n: int, top_k: int, router: str,
-    normalize: bool, scale: float, groups: int, top_groups: int,
+    normalize: bool, scale: float, groups: int, top_groups: int, jitter: float,
 ) -> bytes:  # fmt: skip
     counts = n, top_k, ROUTERS[router], normalize
-    return _route.pack(step, logits, bias, experts, weights, scratch, *counts, scale, groups, top_groups, 0)
+    return _route.pack(step, logits, bias, experts, weights, scratch, *counts, scale, groups, top_groups, jitter)
 
 
 def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: int, top_k: int, width: int) -> bytes:
@@ -257,6 +278,36 @@ def ssm(
 
 
 def advance(
-    source: int, rows: int, to: int, path: int, heads: int, head_dim: int, state_size: int, groups: int, n: int
-) -> bytes:
-    return _advance.pack(source, rows, to, path, heads, head_dim, state_size, groups, n, 0)
+    source: int, rows: int, to: int, path: int, heads: int, head_dim: int, state_size: int, groups: int, n: int,
+    decays: int = 0,
+) -> bytes:  # fmt: skip
+    """decays: of a head of the delta rule."""
+    return _advance.pack(source, rows, to, path, heads, head_dim, state_size, groups, n, decays)
+
+
+def conv(step: int, projected: int, weights: int, bias: int, y: int, channels: int, conv_size: int, slot: int) -> bytes:
+    return _conv.pack(step, projected, weights, bias, y, channels, conv_size, slot, 0)
+
+
+@dataclass(frozen=True)
+class DeltaPlaces:
+    """Where the inputs of a delta rule lie: addresses, strides of rows; `beta`: its place in a row of `projected`."""
+
+    projected: int
+    width: int
+    beta: int
+    z: int
+    z_stride: int
+    g: int
+    g_stride: int
+
+
+def delta(
+    step: int, at: DeltaPlaces, vectors: Sequence[int], y: int, sizes: Sequence[int], sigmoid: bool,
+    factors: Sequence[float],
+) -> bytes:  # fmt: skip
+    """vectors: the convolution's weights, dt's bias, a, the norm's weight; sizes: heads, head_dim, key_dim, groups,
+    conv_size, slot, decays of a head; factors: beta_scale, eps, near, key_scale, query_scale."""
+    *known, decays = sizes
+    numbers = *known, at.width, decays, at.beta, at.z_stride, at.g_stride, sigmoid
+    return _delta.pack(step, at.projected, at.z, at.g, *vectors, y, *numbers, *factors, 0)

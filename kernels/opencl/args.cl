@@ -16,7 +16,7 @@ typedef struct {
   int reserved;
 } ViewSight;
 typedef struct { ulong items, part, part_row, chunks, page_chunks, sights, lists, logs; int n_items, groups; } ViewPlan;
-typedef struct { ulong step; Weights w; ulong out; float scale; int hidden; } EmbedArgs;
+typedef struct { ulong step; Weights w; ulong out; float scale; int hidden; ulong positions; Norm norm; } EmbedArgs;
 typedef struct { ulong step, x, normed; Weights w; Norm norm; Prepared out; int k, head, copies, reserved; } PrepareArgs;
 typedef struct {
   ulong step; Weights w; Prepared a; Norm norm; ulong x, bias, out, experts;
@@ -30,6 +30,8 @@ typedef struct {
   int heads, kv_heads, dim, pairs, format, view;
   float eps;
   int row_bytes;
+  int width, own, last, reserved;
+  ulong q_bias, k_bias;
 } RopeArgs;
 typedef struct {
   ulong step, qkv, parts, out;
@@ -37,7 +39,8 @@ typedef struct {
   int heads, kv_heads, dim, window, sinks, format, view, row_bytes;
   float scale, softcap;
   int tile, head0, kept_heads, keys;
-  ulong kept, totals;
+  ulong kept, totals, sink_logit, slopes;
+  int width, gate;
 } AttendArgs;
 typedef struct { AttendArgs attend; ulong sums; long width; } SumsArgs;
 typedef struct { ulong pages; long offset, bounds_offset; int dim, format, row_bytes, reserved; } BoundsArgs;
@@ -49,14 +52,15 @@ typedef struct {
 } ViewArgs;
 typedef struct { ViewArgs view; ulong sums; long width; } ViewSumsArgs;
 typedef struct { ulong step, x, out; Norm norm; int width, part, stride, add; } RowsArgs;
-typedef struct { ulong step, x, out; int inner, gated, activation, copies; } GluArgs;
-typedef struct { ulong step, x, out; int width, stride; } CopyArgs;
+typedef struct { ulong step, x, out; int inner, gated, activation, copies; float above, below, linear, most; } GluArgs;
+typedef struct { ulong step, x, out; int width, stride; float limit; int reserved; } CopyArgs;
 typedef struct { ulong step, logits, strips, sorted, ids, scores; int vocab, top; } BestArgs;
 typedef struct {
   ulong step, logits, bias, experts, weights, scratch;
   int n, top_k, router, normalize;
   float scale;
-  int groups, top_groups, reserved;
+  int groups, top_groups;
+  float jitter;
 } RouteArgs;
 typedef struct { ulong step, experts, weights, shared, shared_gate, out; int top_k, width; } CombineArgs;
 typedef struct { ulong moves, runs; int n, reserved; } MoveArgs;
@@ -65,7 +69,14 @@ typedef struct {
   int heads, head_dim, state_size, groups, conv_size, slot, width, reserved;
   float dt_min, dt_max;
 } SsmArgs;
-typedef struct { ulong from, rows, to, path; int heads, head_dim, state_size, groups, n, reserved; } AdvanceArgs;
+typedef struct { ulong from, rows, to, path; int heads, head_dim, state_size, groups, n, decays; } AdvanceArgs;
+typedef struct { ulong step, projected, conv, bias, y; int channels, conv_size, slot, reserved; } ConvArgs;
+typedef struct {
+  ulong step, projected, z, g, conv, dt_bias, a, gate_norm, y;
+  int heads, head_dim, key_dim, groups, conv_size, slot, width, decays, beta, z_stride, g_stride, sigmoid;
+  float beta_scale, eps, near, key_scale, query_scale;
+  int reserved;
+} DeltaArgs;
 
 #define STEP_OF(a) AT(const Step, (a).step)
 

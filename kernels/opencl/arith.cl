@@ -13,7 +13,7 @@
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
-enum { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
+enum { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 enum { NO_NORM = 0, RMS = 1, LAYER = 2 };
 enum { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
 #define LANES 16        // outputs of a group in the packed layout; lanes of a sum along a row
@@ -77,8 +77,17 @@ static inline float activate(float x, int kind) {
   if (kind == SILU) return divide(x, 1.0f + exp_(0.0f - x));
   if (kind == GELU) return gelu(x);
   if (kind == RELU) return larger(0.0f, x);
+  if (kind == RELU2) return larger(0.0f, x) * larger(0.0f, x);
   const float t = tanh_(0.7978845608028654f * fma(0.044715f, x * x * x, x));
   return 0.5f * x * (1.0f + t);
+}
+
+// Two halves of a gated MLP: activation(gate) * up; CLAMPED_SWIGLU, of gates up to 7 and ups from -7 to 7:
+// gate * sigmoid(1.702 gate) * (up + 1).
+static inline float glu(float gate, float up, int kind) {
+  if (kind != CLAMPED_SWIGLU) return activate(gate, kind) * up;
+  gate = smaller(7.0f, gate), up = larger(-7.0f, smaller(7.0f, up));
+  return divide(gate, 1.0f + exp_(0.0f - 1.702f * gate)) * (up + 1.0f);
 }
 
 static inline float half_at(__global const ushort* x, long i) { return vload_half(i, (__global const half*)x); }

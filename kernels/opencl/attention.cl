@@ -36,6 +36,11 @@ static inline int slot_of(Sight s, int row, int rank) {
 static inline int dense_of(Sight s, int row) {
   return !s.slots && AT(const int, s.step->begin)[row] >= 0 ? length_of(s) : 0x7fffffff;
 }
+// The distance of a key from the row; blocks with slopes, which use it, have no views.
+static inline int apart(Sight s, int row, int rank) {
+  if (s.view->slots < 0) return rank - rank_of_row(s, row);
+  return AT(const int, s.step->slot_positions)[s.view->slots + slot_of(s, row, rank)] - AT(const int, s.step->positions)[row];
+}
 static inline bool sees(Sight s, int row, int rank) {
   const int own = rank_of_row(s, row);
   if (rank > own) return false;
@@ -71,16 +76,21 @@ __kernel void rope_store(RopeArgs a, __local uchar* memory) {
   __global const Step* step = STEP_OF(a);
   const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads;
   if (row >= step->rows) return;
-  const long width = (long)(a.heads + 2 * a.kv_heads) * a.dim, turned = (long)AT(const int, step->positions)[row] * a.pairs;
+  const long width = a.width, turned = (long)AT(const int, step->positions)[row] * a.pairs;
   const Norm none = {0, 0, NO_NORM, a.eps};
   __global float* key = AT(float, a.qkv) + row * width + (a.heads + head) * a.dim;
   for (int h = 0; h <= group; h++) {
     __global float* x = h == group ? key : AT(float, a.qkv) + row * width + (head * group + h) * a.dim;
-    const Norm norm = {h == group ? a.k_norm : a.q_norm, 0, RMS, a.eps};
-    const Stats s = row_stats(x, a.q_norm ? norm : none, a.dim, lanes);
-    for (int i = THREAD; i < (a.q_norm ? a.dim : 0); i += THREADS) x[i] = normed(x[i], norm, s, i);
-    BARRIER;
-    turn(x, AT(const float, a.cos) + turned, AT(const float, a.sin) + turned, a.cos ? a.pairs : 0);
+    const ulong weight = h == group ? a.k_norm : a.q_norm, bias = h == group ? a.k_bias : a.q_bias;
+    const long of = !a.own ? 0 : (h == group ? head : head * group + h) * a.dim * 4L;  // where the head's weights begin
+    const Norm norm = {weight + of, bias ? bias + of : 0, bias ? LAYER : RMS, a.eps};
+    for (int pass = 0; pass <= a.last; pass++) {
+      const bool now = weight && pass == a.last;
+      const Stats s = row_stats(x, now ? norm : none, a.dim, lanes);
+      for (int i = THREAD; i < (now ? a.dim : 0); i += THREADS) x[i] = normed(x[i], norm, s, i);
+      BARRIER;
+      turn(x, AT(const float, a.cos) + turned, AT(const float, a.sin) + turned, a.cos && !pass ? a.pairs : 0);
+    }
   }
   __global const View* view = AT(const View, step->views) + (long)a.view * step->sequences + AT(const int, step->sequence)[row];
   const long run = (long)PAGE_SLOTS * a.row_bytes;
@@ -179,6 +189,10 @@ static inline void weigh(const AttendArgs* a, const Item* t, int queries, __glob
       float most = -INFINITY;
       for (int i = THREAD; i < n; i += LANES) {
         if (a->softcap != 0.0f) x[i] = a->softcap * tanh_(divide(x[i], a->softcap));
+        if (a->slopes) {
+          const float slope = AT(const float, a->slopes)[t->head * t->group + q % t->group];
+          x[i] = x[i] + slope * (float)apart(t->sight, row, t->base + i);
+        }
         if (t->sight.runs) x[i] = x[i] + t->sight.logs[t->sight.runs[t->base + i]];
         if (sees(t->sight, row, t->base + i)) most = larger(x[i], most);
       }
@@ -226,7 +240,7 @@ static inline void attend_rows(const AttendArgs* a, Sight sight, int row0, int r
     for (int q = THREAD; q < n; q += THREADS) parts[(long)q * (t.dim + 2)] = -INFINITY;
     return;
   }
-  const long width = (long)(a->heads + 2 * a->kv_heads) * a->dim;
+  const long width = a->width;
   for (int i = THREAD; i < n * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
     const long at = (t.row0 + q / t.group) * width + (t.head * t.group + q % t.group) * t.dim + d;
@@ -263,6 +277,12 @@ ATTEND(attend_int4, INT4)
 
 // ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
 
+// What the output of a head, or of one of its values, is multiplied by.
+static inline float gate_of(const AttendArgs* a, int row, int head, int d) {
+  __global const float* gates = AT(const float, a->qkv) + (long)(row + 1) * a->width - a->gate;
+  return sigmoid(gates[a->gate == a->heads ? head : head * a->dim + d]);
+}
+
 // first: of the row's first item; chunks: how many items it has; place: its place in them.
 static inline void merge_row(const AttendArgs* a, int row, int first, int place, int chunks) {
   const int head = a->head0 + BLOCK_Y, group = a->heads / a->kv_heads;
@@ -271,7 +291,8 @@ static inline void merge_row(const AttendArgs* a, int row, int first, int place,
   __global float* out = AT(float, a->out) + ((long)row * a->kv_heads + head) * group * a->dim;
   for (int i = THREAD; i < group * a->dim; i += THREADS) {
     __global const float* part = parts + i / a->dim * query;
-    float most = -INFINITY, sum = 0.0f, value = 0.0f;
+    float most = a->sink_logit ? AT(const float, a->sink_logit)[head * group + i / a->dim] : -INFINITY;
+    float sum = a->sink_logit ? 1.0f : 0.0f, value = 0.0f;
     for (int c = 0; c < chunks; c++, part += next) {
       const float other = part[0];
       if (other == -INFINITY) continue;
@@ -283,7 +304,8 @@ static inline void merge_row(const AttendArgs* a, int row, int first, int place,
       sum = fma(part[1], more, sum * old), value = fma(part[2 + i % a->dim], more, value * old);
       most = top;
     }
-    out[i] = divide(value, sum == 0.0f ? 1.0f : sum);
+    const float y = divide(value, sum == 0.0f ? 1.0f : sum);
+    out[i] = a->gate ? y * gate_of(a, row, head * group + i / a->dim, i % a->dim) : y;
     __global float* total = AT(float, a->totals) + 2 * (((long)row * a->kv_heads + head) * group + i / a->dim);
     if (a->totals && i % a->dim == 0) total[0] = most, total[1] = sum;
   }

@@ -1,5 +1,5 @@
 // Mixture of experts: which experts a row goes through, and the weighted sum of what they give (kernels/cuda/moe.h).
-enum { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
+enum { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3 };
 
 // Sums here are one after another, as the CPU engine's: experts are few.
 static inline void softmax(__global const float* x, int n, __global float* y) {
@@ -40,6 +40,22 @@ static inline void keep_best_groups(__global const float* scores, int n, int gro
   }
 }
 
+// Of SPARSEMIXER: each chosen expert weighed by softmax among those that are not chosen before it and near its logit.
+static inline void mix_experts(__global const float* logits, int n, __global const int* chosen, int k, float jitter,
+                               __global float* weights) {
+  for (int j = 0; j < k; j++) {
+    const float best = logits[chosen[j]];
+    float total = 0.0f;
+    for (int e = 0; e < n; e++) {
+      const float size = fabs(logits[e]), limit = 2.0f * jitter * (size < best ? best : size);
+      bool near = !(best - logits[e] > limit);
+      for (int i = 0; i < j; i++) near = near && chosen[i] != e;
+      if (near) total = total + exp_(logits[e] - best);
+    }
+    weights[j] = divide(1.0f, total);
+  }
+}
+
 // A row a block, by its first thread.
 __kernel void route(RouteArgs a, __local uchar* memory) {
   const int row = BLOCK_X;
@@ -64,6 +80,7 @@ __kernel void route(RouteArgs a, __local uchar* memory) {
   }
   rank_experts(ranked, a.n, a.top_k, experts);
   for (int j = 0; j < a.top_k; j++) weights[j] = a.router == SOFTMAX_TOPK ? logits[experts[j]] : scores[experts[j]];
+  if (a.router == SPARSEMIXER) mix_experts(logits, a.n, experts, a.top_k, a.jitter, weights);
   if (a.router == SOFTMAX_TOPK) softmax(weights, a.top_k, weights);
   float total = a.normalize ? 0.0f : 1.0f;
   if (a.normalize)

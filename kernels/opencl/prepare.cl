@@ -107,13 +107,24 @@ static inline float embedding(Weights w, int row, int i) {
 }
 
 __kernel void embed(EmbedArgs a, __local uchar* memory) {
+  __local float lanes[LANES];
   __global const Step* step = STEP_OF(a);
   const int row = BLOCK_X;
   if (row >= step->rows) return;
   const int token = AT(const int, step->tokens)[row];
   __global float* out = AT(float, a.out) + (long)row * a.hidden;
   __global const float* given = AT(const float, step->given) + (long)(-1 - token) * a.hidden;
-  for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = token < 0 ? given[i] : embedding(a.w, token, i) * a.scale;
+  __global const float* place = AT(const float, a.positions) + (long)AT(const int, step->positions)[row] * a.hidden;
+  for (int i = THREAD; i < a.hidden; i += THREADS) {
+    out[i] = token < 0 ? given[i] : embedding(a.w, token, i) * a.scale;
+    if (token >= 0 && a.positions) out[i] = out[i] + place[i];
+  }
+  Norm norm = a.norm;
+  if (token < 0) norm.kind = NO_NORM;
+  for (int all = 0; all < (a.norm.kind == NO_NORM ? 0 : 1); all++) {
+    const Stats s = row_stats(out, norm, a.hidden, lanes);
+    for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = normed(out[i], norm, s, i);
+  }
 }
 
 // Rows normed by parts and added to, or stored in, `out`: a row a block.
@@ -132,21 +143,30 @@ __kernel void norm_rows(RowsArgs a, __local uchar* memory) {
   }
 }
 
-// Activations where the product could not do them: its halves are no whole groups.
+// linear * x + above * x^2 above 0, linear * x + below * (exp(min(x, most)) - 1 - x) below.
+static inline float xielu(const GluArgs* a, float x) {
+  const float bent = x > 0.0f ? a->above * (x * x) : a->below * (exp_(smaller(a->most, x)) - 1.0f - x);
+  return a->linear * x + bent;
+}
+
+// Activations where the product could not do them: its halves are no whole groups, or they are XIELU.
 __kernel void gated(GluArgs a, __local uchar* memory) {
   const int row = BLOCK_X;
   if (row >= STEP_OF(a)->rows * a.copies) return;
   __global const float* x = AT(const float, a.x) + (long)row * a.inner * (a.gated ? 2 : 1);
   __global float* out = AT(float, a.out) + (long)row * a.inner;
   for (int i = THREAD; i < a.inner; i += THREADS) {
-    const float y = activate(x[i], a.activation);
-    out[i] = a.gated ? y * x[a.inner + i] : y;
+    if (a.activation == XIELU) out[i] = xielu(&a, x[i]);
+    else out[i] = a.gated ? glu(x[i], x[a.inner + i], a.activation) : activate(x[i], a.activation);
   }
 }
 
 __kernel void copy_rows(CopyArgs a, __local uchar* memory) {
   const int row = BLOCK_X;
   if (row >= STEP_OF(a)->rows) return;
-  for (int i = THREAD; i < a.width; i += THREADS)
-    AT(float, a.out)[(long)row * a.width + i] = AT(const float, a.x)[(long)row * a.stride + i];
+  for (int i = THREAD; i < a.width; i += THREADS) {
+    const float x = AT(const float, a.x)[(long)row * a.stride + i];
+    const float cut = x > a.limit ? a.limit : x < 0.0f - a.limit ? 0.0f - a.limit : x;
+    AT(float, a.out)[(long)row * a.width + i] = a.limit == 0.0f ? x : cut;
+  }
 }

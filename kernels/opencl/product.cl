@@ -91,9 +91,12 @@ static inline int4 dot_step(const uint4* line, __global const uint* x, int sum, 
 static inline void put(const ProductArgs* a, int row, int output, float y, float gate) {
   const int middle = a->w.n / 2;
   if (output >= (a->epilogue == GLU ? middle : a->w.n)) return;
-  __global const float* bias = AT(const float, a->bias);
-  if (a->bias) y = y + bias[a->epilogue == GLU ? middle + output : output];
-  if (a->epilogue == GLU) y = activate(a->bias ? gate + bias[output] : gate, a->activation) * y;
+  if (a->bias) {
+    __global const float* bias = AT(const float, a->bias) + (a->experts ? (long)AT(const int, a->experts)[row] * a->w.n : 0);
+    y = y + bias[a->epilogue == GLU ? middle + output : output];
+    if (a->epilogue == GLU) gate = gate + bias[output];
+  }
+  if (a->epilogue == GLU) y = glu(gate, y, a->activation);
   if (a->epilogue == ACTIVATE) y = activate(y, a->activation);
   if (a->softcap > 0.0f) y = tanh_(divide(y, a->softcap)) * a->softcap;
   __global float* out = AT(float, a->out) + (long)row * a->stride + output;

@@ -10,7 +10,7 @@ IMAGES = "IMAGES"
 # In the order in which they need each other.
 FILES = ("arith", "args", "kv", "prepare", "product", "from_buffer", "products")
 _THROUGH_IMAGES = ("from_image", "products")
-_REST = ("attention", "slots", "views", "head", "moe", "ssm")
+_REST = ("attention", "slots", "views", "head", "moe", "ssm", "delta")
 
 
 def source() -> str:

@@ -60,7 +60,7 @@ static inline Place place_of(const ViewArgs* a, int group, int head) {
   return p;
 }
 static inline __global const float* query_of(const AttendArgs* a, int row, int head) {
-  return AT(const float, a->qkv) + row * (long)(a->heads + 2 * a->kv_heads) * a->dim + head * a->dim;
+  return AT(const float, a->qkv) + row * (long)a->width + head * a->dim;
 }
 
 // The most that any query of the place can score among the keys of a page.
@@ -188,7 +188,7 @@ __kernel void merge_view(ViewArgs a, __local uchar* memory) {
 
 // The highest score that a query head of a row has so far.
 static inline float top_score(const AttendArgs* a, Place p, int row, int j) {
-  float most = -INFINITY;
+  float most = a->sink_logit ? AT(const float, a->sink_logit)[p.head * (a->heads / a->kv_heads) + j] : -INFINITY;
   const long part = AT(const int, p.plan->part)[row], place = AT(const int, p.plan->part_row)[row];
   for (int c = 0; c < AT(const int, p.plan->page_chunks)[row]; c++) {
     const long query = (((part + c) * a->kv_heads + p.head) * a->tile + place) * (a->heads / a->kv_heads) + j;

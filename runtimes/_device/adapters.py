@@ -18,7 +18,8 @@ from edgedec.kernels.device.structs import DeviceWeights
 from edgedec.spec import Mlp, ModelSpec
 
 # The matrices of a block that an adapter may change here, by kind; of an mlp, those of its own names.
-_ADAPTED = {"attention": ("qkv", "o"), "ssm": ("in_proj", "out_proj")}
+_PROJECTIONS = ("in_proj", "out_proj")
+_ADAPTED = {"attention": ("qkv", "o"), "conv": _PROJECTIONS, "delta": _PROJECTIONS, "ssm": _PROJECTIONS}
 
 
 class DeviceAdapter:

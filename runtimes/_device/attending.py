@@ -115,7 +115,13 @@ class _Attending:
             self._step, self._qkv, parts, self._out, self._pool.offsets[self._number], block.n_heads, self._heads,
             block.head_dim, block.window or 0, block.sinks, self._format, self._view, self._pool.rows[self._number],
             block.scale, block.softcap, self._shape.tile, self._keys, kept,
+            self._stack.model.vector(f"blocks.{self._number}.sink_logit"), self._slopes(), block.qkv_rows,
+            block.gate_dim,
         )  # fmt: skip
+
+    def _slopes(self) -> int:
+        slopes = self._block.slopes
+        return self._stack.model.numbers(f"blocks.{self._number}.slopes", slopes) if slopes else 0
 
     def _kept(self, items: int) -> Iterator[KeptWeights]:
         """The kv heads that are attended to at once, and where their weights are kept."""

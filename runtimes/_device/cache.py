@@ -19,7 +19,7 @@ from edgedec.runtimes._device import rest as rest_of
 from edgedec.runtimes._device import saved as saved_state
 from edgedec.runtimes._device.pages import SLOTS, PagePool
 from edgedec.runtimes._device.pieces import DevicePiece
-from edgedec.runtimes._device.recurrent import DeviceRecurrent
+from edgedec.runtimes._device.recurrent import DeviceRecurrent, recurring
 from edgedec.runtimes._device.table import PageTable, loaded_tables
 
 Ints = NDArray[np.int64]
@@ -49,7 +49,8 @@ class PagedCache(NoOffload):
         self.length, self._tree = 0, PendingTree()
         self._tables = dict.fromkeys(self.spec.attention, PageTable(pool))
         with pool.busy:
-            self.recurrent = {b: DeviceRecurrent(pool.device, pool.states, block) for b, block in self.spec.ssm.items()}
+            states = recurring(self.spec).items()
+            self.recurrent = {b: DeviceRecurrent(pool.device, pool.states, block) for b, block in states}
         self._grouped: tuple[list[PageTable], list[tuple[PageTable, list[int]]]] = ([], [])
         # The state updates that the recurrent blocks of the last call have to apply.
         self.updates = dict[int, list[tuple[int, int, int]]]()

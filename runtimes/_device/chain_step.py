@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgedec.kernels.device import structs
 from edgedec.runtime import Call
 from edgedec.runtimes._device.table import PageTable
-from edgedec.spec import ModelSpec
+from edgedec.spec import Attention, ModelSpec
 
 # int32 of 16 bytes: arrays begin at multiples of these.
 _LINE = 4
@@ -21,9 +21,14 @@ _HEADER = -(-structs.STEP.size // 16) * _LINE
 _EMPTY = ("path", "slot_positions", "given", "recurrent", "updates", "update_ends", "taps", "bounds", "plans")
 
 
+def placed(block: Attention) -> bool:
+    """Whether what the rows of a block see, or how they score it, depends on the positions of keys."""
+    return bool(block.window or block.slopes)
+
+
 def fits(calls: Sequence[Call], spec: ModelSpec, tables: Sequence[Sequence[PageTable]]) -> bool:
-    """Whether the step is one chain of tokens in a model without windows and recurrent states."""
-    if len(calls) != 1 or not tables or spec.recurrent or any(b.window for b in spec.attention.values()):
+    """Whether the step is one chain of tokens in a model without windows, slopes and recurrent states."""
+    if len(calls) != 1 or not tables or spec.recurrent or any(placed(b) for b in spec.attention.values()):
         return False
     call = calls[0]
     tokens = call.hidden is None and call.rows.embeddings is None

@@ -24,7 +24,7 @@ def head(stack: Stack, step: int, shape: StepShape) -> None:
     w, vocab = model.weights("embed" if spec.tied else "head"), spec.vocab_size
     logits = stack.floats("logits", vocab, rows)
     norm = model.norm(spec.final_norm, "final_norm")
-    p = Product(w, logits, vocab, head=True, softcap=spec.final_softcap)
+    p = Product(w, logits, vocab, head=True, softcap=spec.final_softcap, bias=model.vector("head_bias"))
     stack.product(step, rows, p, norm, stack.hidden, name="head")
     if not (shape.top or shape.sums):
         return

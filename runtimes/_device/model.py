@@ -3,6 +3,7 @@ are packed when they are copied."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,15 @@ class DeviceModel:
             return 0
         tensor = self._tensors[name]
         return self._put(name, self._bundle.array(tensor.data, np.float32, tensor.shape))
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        """The values of a vector, for the host."""
+        tensor = self._tensors[name]
+        return np.asarray(self._bundle.array(tensor.data, np.float32, tensor.shape), np.float32)
+
+    def numbers(self, name: str, values: Sequence[float]) -> int:
+        """The address of numbers of the spec, under a name that no tensor has."""
+        return self._put(name, np.array(values, np.float32))
 
     def norm(self, kind: str, name: str) -> structs.Norm:
         bias = self.vector(f"{name}_bias")

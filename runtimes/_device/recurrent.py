@@ -1,5 +1,5 @@
-"""The state of a state-space block for one text on a device: the committed state, the inputs of pending rows, and a few
-checkpoints for truncation (`kernels/cpu/recurrent.h`).
+"""The state of a recurrent block (state space, short convolution, delta rule) for one text on a device: the committed
+state, the inputs of pending rows, and a few checkpoints for truncation (`kernels/cpu/recurrent.h`).
 
 A row's state is that of its parent with the row's inputs applied. One pending state is kept, that after the last
 computed row; any other is recomputed from the state before the tree by the same operations. All pieces can be swapped
@@ -18,11 +18,12 @@ from edgedec.kernels.device import structs
 from edgedec.kernels.device.interface import Buffer, Device
 from edgedec.runtime import Rows
 from edgedec.runtimes._device.pieces import DevicePiece, PieceMemory
-from edgedec.spec import Ssm
+from edgedec.spec import Conv, Delta, ModelSpec, Ssm
 
 # As in the native engine: a commit of at least this many rows makes a checkpoint; so many checkpoints are kept.
 _WORTH, _KEPT = 16, 4
 _THREADS = 32
+Recurring = Conv | Delta | Ssm
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,16 @@ class DeviceRecurrent:
     A piece holds a state, then the last rows before their convolution. A committed piece is never written again.
     """
 
-    def __init__(self, device: Device, memory: PieceMemory, block: Ssm) -> None:
+    def __init__(self, device: Device, memory: PieceMemory, block: Recurring) -> None:
         self._device, self._memory, self._block = device, memory, block
         lanes = -(-block.head_dim // structs.LANES)
         self.state_floats = block.n_heads * lanes * block.state_size * structs.LANES
         self.history_floats = (block.conv_size - 1) * block.conv_dim
-        self.row_floats = 2 * block.conv_dim + 2 * block.n_heads
-        self._size = 4 * (self.state_floats + self.history_floats)
+        self._decays = block.decays if isinstance(block, Delta) else block.n_heads
+        # Of a row before and after the convolution, time steps and decays; of a convolution alone, before it.
+        alone = isinstance(block, Conv)
+        self.row_floats = block.conv_dim if alone else 2 * block.conv_dim + block.n_heads + self._decays
+        self._size = max(4, 4 * (self.state_floats + self.history_floats))
         self.committed = self.start = memory.zeros(self._size)
         self.length = self.slots = 0
         self._checkpoints = list[StateCheckpoint]()
@@ -165,7 +169,8 @@ class DeviceRecurrent:
     def save(self) -> bytes:
         """The bytes of the history, then of the state."""
         both = np.empty(self.state_floats + self.history_floats, np.float32)
-        self.committed.read(0, both)
+        if both.size:
+            self.committed.read(0, both)
         return both[self.state_floats :].tobytes() + both[: self.state_floats].tobytes()
 
     def load(self, history: bytes, state: bytes, length: int, slots: int) -> None:
@@ -223,10 +228,13 @@ class DeviceRecurrent:
     def _advance(self, source: DevicePiece, path: Sequence[int], made: DevicePiece) -> None:
         """Write the state after the rows of a path."""
         assert self._rows is not None
-        rows = Buffer.of(self._device, np.array(path, np.int32))
+        if isinstance(self._block, Conv):
+            return
+        rows, kernel = Buffer.of(self._device, np.array(path, np.int32)), f"{self._block.kind}_advance"
         facts = self._block.n_heads, self._block.head_dim, self._block.state_size, self._block.n_groups
-        arguments = structs.advance(source.at, self._rows.at, made.at, rows.at, *facts, len(path))
-        self._device.launch("ssm_advance", scan_grid(self._block, 1), _THREADS, 0, arguments)
+        decays = self._decays // self._block.n_heads
+        arguments = structs.advance(source.at, self._rows.at, made.at, rows.at, *facts, len(path), decays)
+        self._device.launch(kernel, scan_grid(self._block, 1), _THREADS, 0, arguments)
         self._device.synchronize()  # the path's memory is freed on return
 
     def _write_history(self, row: int, made: DevicePiece) -> None:
@@ -240,7 +248,12 @@ class DeviceRecurrent:
             self._device.copy(to + width * i, source, width)
 
 
-def scan_grid(block: Ssm, sequences: int) -> tuple[int, int, int]:
+def recurring(spec: ModelSpec) -> dict[int, Recurring]:
+    """The blocks by number that keep such a state."""
+    return {b: block for b, block in spec.recurrent.items() if isinstance(block, Recurring)}
+
+
+def scan_grid(block: Delta | Ssm, sequences: int) -> tuple[int, int, int]:
     """Blocks of two lane groups, by sequences."""
     groups = block.n_heads * -(-block.head_dim // structs.LANES)
     return -(-groups * structs.LANES // _THREADS), sequences, 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.kernels.device import structs
 from edgedec.runtimes._device.pages import SLOTS, PagePool
-from edgedec.runtimes._device.recurrent import DeviceRecurrent
+from edgedec.runtimes._device.recurrent import DeviceRecurrent, recurring
 from edgedec.runtimes._device.saved import SavedState, read_state, state_bytes, state_shape
 from edgedec.runtimes._device.table import PageTable
 
@@ -59,7 +59,7 @@ def append(rest: Bytes, pool: PagePool, tables: Tables, states: States, start: i
         tables[members[0]].slots.extend(np.arange(start, end))
     for b in sorted([*tables, *states]):
         if b in states:
-            saved, at = read_state(rest.data, at, pool.spec.ssm[b])
+            saved, at = read_state(rest.data, at, recurring(pool.spec)[b])
             _append_state(states[b], saved)
             continue
         runs, width = 2 * pool.spec.attention[b].n_kv_heads, pool.rows[b]
@@ -78,7 +78,7 @@ def _append_state(state: DeviceRecurrent, saved: SavedState) -> None:
 def _size(pool: PagePool, tokens: int) -> int:
     """Bytes of a rest of so many tokens."""
     rows = sum(2 * block.n_kv_heads * tokens * pool.rows[b] for b, block in pool.spec.attention.items())
-    return _header.size + rows + sum(_state.size + sum(state_bytes(block)) for block in pool.spec.ssm.values())
+    return _header.size + rows + sum(_state.size + sum(state_bytes(block)) for block in recurring(pool.spec).values())
 
 
 def _rows(pool: PagePool, block: int, table: PageTable, start: int, end: int) -> bytes:

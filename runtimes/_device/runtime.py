@@ -14,18 +14,27 @@ from edgedec.runtimes._device.adapters import DeviceAdapter, DeviceAdapters
 from edgedec.runtimes._device.attention import attention
 from edgedec.runtimes._device.cache import PagedCache
 from edgedec.runtimes._device.call_views import Views
+from edgedec.runtimes._device.conv import conv
+from edgedec.runtimes._device.delta import delta
+from edgedec.runtimes._device.mlp import mlp
 from edgedec.runtimes._device.model import DeviceModel
 from edgedec.runtimes._device.moe import moe
 from edgedec.runtimes._device.paged import PagedRuntime
 from edgedec.runtimes._device.pages import SLOTS
 from edgedec.runtimes._device.ssm import ssm
-from edgedec.runtimes._device.stack import Stack, StepShape, Workspace, bucket, known
+from edgedec.runtimes._device.stack import Stack, StepShape, bucket, known
 from edgedec.runtimes._device.step import StepMemory, tile_rows
 from edgedec.runtimes._device.tiles import check_fits, most_rows
 from edgedec.runtimes._device.viewing import PlanMaker
-from edgedec.spec import Attention, Mlp, Ssm
+from edgedec.runtimes._device.workspace import Workspace
+from edgedec.spec import Attention, Conv, Delta, Mlp, Ssm, newer
 
-KINDS = ("attention", "mlp", "moe", "ssm")
+KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
+FACTS_OF_MODELS = (
+    *(newer.BRANCH, newer.RELU2, newer.XIELU, newer.HEAD_BIAS, newer.ENTRY, newer.QK_NORM, newer.CLIP, newer.SLOPES),
+    *(newer.INNER_NORM, newer.SINK_LOGIT, newer.GATES, newer.EXPERT_BIAS, newer.CLAMPED, newer.CHOICE_BIAS),
+    *(newer.GATE_ALONE, newer.PLAIN_EXPERTS, newer.SPARSEMIXER),
+)
 _LARGEST = 256
 _MOST_RECORDED = 256
 
@@ -42,6 +51,7 @@ class LaunchedRuntime(PagedRuntime):
         self._start()
         self.capabilities = self._declared(
             kinds=KINDS,
+            facts=FACTS_OF_MODELS,
             queries=True,
             views=True,
             adapters=True,
@@ -178,12 +188,17 @@ class LaunchedRuntime(PagedRuntime):
         stack.keep(step, shape, -1)
         for b in shape.blocks:
             block = known(self.spec.blocks[b])
+            stack.enter(step, shape, b)
             if isinstance(block, Attention):
                 attention(stack, step, shape, b, block, self._pool, self.kv)
             elif isinstance(block, Mlp):
-                stack.mlp(step, shape.rows, b, block)
+                mlp(stack, step, shape.rows, b, block)
             elif isinstance(block, Ssm):
                 ssm(stack, step, shape, b, block)
+            elif isinstance(block, Conv):
+                conv(stack, step, shape, b, block)
+            elif isinstance(block, Delta):
+                delta(stack, step, shape, b, block)
             else:
                 moe(stack, step, shape, b, block)
             stack.keep(step, shape, b)

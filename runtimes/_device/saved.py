@@ -1,7 +1,7 @@
 """The native engine's saved cache (`kernels/cpu/cache.cpp`), read from and written to pages on a device.
 
 A header, then the blocks that keep a state. Attention: slots, whether they are named, of named ones tokens and
-positions, then rows [k and v][kv_heads][slots]. State space: slots, length, history, state.
+positions, then rows [k and v][kv_heads][slots]. Recurrent: slots, length, history, state.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from edgedec.cache.base import MOST_ATTACHED
 from edgedec.kernels.device import structs
 from edgedec.runtimes._device.pages import SLOTS, PagePool
-from edgedec.runtimes._device.recurrent import DeviceRecurrent
-from edgedec.spec import Attention, ModelSpec, Ssm
+from edgedec.runtimes._device.recurrent import DeviceRecurrent, Recurring
+from edgedec.spec import Attention, Conv, Delta, ModelSpec, Ssm
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 _header, _block = Struct("=4s3iQq"), Struct("=2q")
-_KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
+_KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4, "conv": 10, "delta": 11}
 
 
 class SavedSlots(Protocol):
@@ -79,8 +79,10 @@ def state_shape(spec: ModelSpec) -> int:
         numbers = [_KINDS.get(block.kind, 0)]
         if isinstance(block, Attention):
             numbers += [block.n_kv_heads, block.head_dim]
-        if isinstance(block, Ssm):
+        if isinstance(block, Delta | Ssm):
             numbers += [block.n_heads, block.head_dim, block.state_size, block.n_groups, block.conv_size]
+        if isinstance(block, Conv):
+            numbers += [block.inner_size, block.conv_size]
         for number in numbers:
             found = (found ^ number) * 1099511628211 % (1 << 64)
     return found
@@ -129,7 +131,7 @@ def read(state: Bytes, spec: ModelSpec, kv: str, rows: Mapping[int, int], capaci
             return None
         at, found, states = _header.size, dict[int, SavedBlock](), dict[int, SavedState]()
         for b, block in enumerate(spec.blocks):
-            if isinstance(block, Ssm):
+            if isinstance(block, Recurring):
                 states[b], at = read_state(data, at, block)
                 if not 0 <= states[b].slots <= states[b].length <= length:
                     return None
@@ -144,13 +146,13 @@ def read(state: Bytes, spec: ModelSpec, kv: str, rows: Mapping[int, int], capaci
     return Saved(length, found, states) if at == len(data) else None
 
 
-def state_bytes(block: Ssm) -> tuple[int, int]:
+def state_bytes(block: Recurring) -> tuple[int, int]:
     """Of the history and of the state that a block saves."""
     lanes = -(-block.head_dim // structs.LANES) * structs.LANES
     return 4 * (block.conv_size - 1) * block.conv_dim, 4 * block.n_heads * lanes * block.state_size
 
 
-def read_state(data: bytes | memoryview, at: int, block: Ssm) -> tuple[SavedState, int]:
+def read_state(data: bytes | memoryview, at: int, block: Recurring) -> tuple[SavedState, int]:
     """The state of a block from byte `at` on, and where the next one begins."""
     slots, length = _block.unpack_from(data, at)
     history, state = state_bytes(block)

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.kernels.device import structs
-from edgedec.kernels.device.interface import Buffer, Device
+from edgedec.kernels.device.interface import Device
 from edgedec.kernels.device.structs import DeviceWeights, Norm, Prepared, Product
 from edgedec.runtimes._device.adapters import DeviceAdapter
 from edgedec.runtimes._device.model import DeviceModel
-from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
+from edgedec.runtimes._device.workspace import Workspace
+from edgedec.spec import Attention, Block, Conv, Delta, Mlp, Moe, Ssm
+from edgedec.spec.branches import first_beside
 
 # Up to this many rows a product prepares its inputs itself (fused), if they fit in shared memory with its sums.
 _FUSED_ROWS = 4
@@ -22,6 +24,7 @@ _THREADS = 256
 # From this many rows on, products run on tensor cores.
 MATRIX_ROWS = 32
 NO_NORM = Norm()
+Known = Attention | Conv | Delta | Mlp | Moe | Ssm
 
 
 @dataclass(frozen=True)
@@ -62,21 +65,6 @@ class StepShape:
     plans: tuple[PlanSize, ...] = ()
 
 
-class Workspace:
-    """Named memory that grows. `generation` changes when any of it moves."""
-
-    def __init__(self, device: Device) -> None:
-        self._device, self._buffers, self.generation = device, dict[str, Buffer](), 0
-
-    def need(self, name: str, size: int) -> int:
-        """The address of at least `size` bytes."""
-        held = self._buffers.get(name)
-        if held is None or held.size < size:
-            self._buffers[name] = held = Buffer(self._device, size)
-            self.generation += 1
-        return held.at
-
-
 class Stack:
     """Launches the blocks of a model."""
 
@@ -84,6 +72,7 @@ class Stack:
         self.device, self.model, self.memory, self.spec = device, model, memory, model.spec
         self._largest = largest
         self.adapter: DeviceAdapter | None = None  # of all rows of the step
+        self.input = 0  # of the block: the states that it reads
 
     def launch(self, kernel: str, grid: tuple[int, int], threads: int, shared: int, arguments: bytes) -> None:
         self.device.launch(kernel, (*grid, 1), threads, shared, arguments)
@@ -113,6 +102,10 @@ class Stack:
         sums = need(f"{name} block sums", 4 * rows * w.blocks) if w.zeros else 0
         scales, totals = need(f"{name} scales", 4 * rows * w.steps), need(f"{name} sums", 4 * rows * w.steps)
         return Prepared(need(f"{name} q", rows * w.kpad), scales, totals, sums)
+
+    def slot(self, shape: StepShape, number: int) -> int:
+        """The place of a recurrent block among those of the step."""
+        return [b for b in shape.blocks if b in self.spec.recurrent].index(number)
 
     # ---- products ----
 
@@ -155,16 +148,16 @@ class Stack:
         if w.quantized and not normed and not p.head and not p.spread and tile <= _FUSED_ROWS:
             shared = fused_bytes(w, tile, norm.kind != 0, self._sums(tile))
             if shared <= self.device.fused_bytes:
-                return self._quantized(step, n, _with(p, norm=norm, x=x, fused=True), tile, shared)
+                return self._quantized(step, n, with_changes(p, norm=norm, x=x, fused=True), tile, shared)
         if not w.quantized and norm.kind == 0 and not p.head:
-            return self._float(step, n, _with(p, x=x, tile=min(tile, 4)))
+            return self._float(step, n, with_changes(p, x=x, tile=min(tile, 4)))
         copies = 1 if p.spread else p.copies
         ready = self.prepared(name, w, copies)
         normed = normed or (0 if w.quantized else self.floats(f"{name} normed", w.k, self._largest * copies))
         self.prepare(step, source_rows, x, normed, w, norm, ready, p.head, copies)
         if w.quantized:
-            return self._quantized(step, n, _with(p, a=ready), tile, self._sums(tile))
-        self._float(step, n, _with(p, x=normed, tile=min(tile, 4)))
+            return self._quantized(step, n, with_changes(p, a=ready), tile, self._sums(tile))
+        self._float(step, n, with_changes(p, x=normed, tile=min(tile, 4)))
 
     def prepare(
         self,
@@ -187,7 +180,7 @@ class Stack:
         tile = self._tile(p, n)
         if p.w.quantized:
             return self._quantized(step, n, p, tile, self._sums(tile))
-        self._float(step, n, _with(p, tile=min(tile, 4)))
+        self._float(step, n, with_changes(p, tile=min(tile, 4)))
 
     def _tile(self, p: Product, rows: int) -> int:
         """The rows of a thread block of a product; sixteen threads add up the outputs of each row."""
@@ -224,12 +217,19 @@ class Stack:
         """hidden += post_norm(p of rows x); `name`: of p's matrix in the block."""
         matrix, width = f"blocks.{number}.{name}", self.spec.hidden_size
         if block.post_norm == "none":
-            self.product(step, rows, _with(p, out=self.hidden, epilogue="add"), x=x, name="inner")
+            self.product(step, rows, with_changes(p, out=self.hidden, epilogue="add"), x=x, name="inner")
             return self.adapt(step, rows, matrix, x, self.hidden, width)
         out = self.floats("post", width)
-        self.product(step, rows, _with(p, out=out), x=x, name="inner")
+        self.product(step, rows, with_changes(p, out=out), x=x, name="inner")
         self.adapt(step, rows, matrix, x, out, width)
         self.add_normed(step, rows, number, block, out)
+
+    def norm_whole(self, step: int, rows: int, kind: str, name: str, x: int, width: int, stride: int = 0) -> None:
+        """Norm rows x [rows, width], `stride` floats apart, in place by the norm `name`, if there is one."""
+        if kind != "none":
+            norm = self.model.norm(kind, name)
+            arguments = structs.norm_rows(step, x, x, norm, width, width, stride or width, False)
+            self.launch("norm_rows", (rows, 1), 32, 0, arguments)
 
     def add_normed(self, step: int, rows: int, number: int, block: Block, x: int) -> None:
         """hidden += post_norm(x)."""
@@ -242,9 +242,22 @@ class Stack:
     # ---- blocks ----
 
     def embed(self, step: int, rows: int) -> None:
-        w, width = self.model.weights("embed"), self.spec.hidden_size
-        arguments = structs.embed(step, w, self.hidden, self.spec.embed_scale, width)
+        w, width, entry = self.model.weights("embed"), self.spec.hidden_size, self.spec.entry
+        positions = self.model.vector("positions")
+        norm = self.model.norm(entry.norm if entry else "none", "entry_norm")
+        arguments = structs.embed(step, w, self.hidden, self.spec.embed_scale, width, positions, norm)
         self.launch("embed", (rows, 1), self.device.sizes.threads, 0, arguments)
+
+    def enter(self, step: int, shape: StepShape, block: int) -> None:
+        """Make `input` what a block reads: the state, of blocks side by side that before the first that is run."""
+        at = shape.blocks.index(block)
+        if at and first_beside(self.spec, block) <= shape.blocks[at - 1]:
+            return
+        self.input = self.hidden
+        if self.spec.blocks[block].branch:
+            width = self.spec.hidden_size
+            self.input = self.floats("input", width)
+            self.launch("copy_rows", (shape.rows, 1), 128, 0, structs.copy_rows(step, self.hidden, self.input, width))
 
     def keep(self, step: int, shape: StepShape, block: int) -> None:
         """Copy the state after a block, if it is requested."""
@@ -252,26 +265,6 @@ class Stack:
             width = self.spec.hidden_size
             kept = self.floats(f"kept {block}", width)
             self.launch("copy_rows", (shape.rows, 1), 128, 0, structs.copy_rows(step, self.hidden, kept, width))
-
-    def mlp(self, step: int, rows: int, number: int, block: Mlp) -> None:
-        """hidden += post_norm(down(activation(gate) * up)) or, not gated, down(activation(up))."""
-        prefix, w = f"blocks.{number}.", self.model.weights(f"blocks.{number}.{block.up}")
-        norm, act = self.model.norm(block.norm, prefix + "norm"), self.floats("act", block.inner_size)
-        bias = self.model.vector(f"{prefix}{block.up}_bias")
-        whole = not block.gated or not w.quantized or block.inner_size % structs.LANES == 0
-        whole = whole and not self.adapts(prefix + block.up)
-        p = Product(w, act, block.inner_size, bias=bias, activation=block.activation)
-        if whole:
-            self.product(step, rows, _with(p, epilogue="glu" if block.gated else "activate"), norm, self.hidden)
-        else:
-            both = self.floats("gate and up", w.n)
-            self.adapted(step, rows, prefix + block.up, _with(p, out=both, stride=w.n), norm, self.hidden)
-            arguments = structs.gated(step, both, act, block.inner_size, block.gated, block.activation)
-            self.launch("gated", (rows, 1), 128, 0, arguments)
-        down = Product(
-            self.model.weights(prefix + "down"), 0, self.spec.hidden_size, bias=self.model.vector(prefix + "down_bias")
-        )
-        self.residual(step, rows, number, block, down, act, "down")
 
 
 def fused_bytes(w: DeviceWeights, tile: int, normed: bool, sums: int) -> int:
@@ -286,12 +279,12 @@ def bucket(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _with(p: Product, **changes: object) -> Product:
+def with_changes(p: Product, **changes: object) -> Product:
     return Product(**{**p.__dict__, **changes})
 
 
-def known(block: Block) -> Attention | Mlp | Moe | Ssm:
+def known(block: Block) -> Known:
     """The block, if this engine runs its kind."""
-    if isinstance(block, Attention | Mlp | Moe | Ssm):
+    if isinstance(block, Known):
         return block
     raise UsageError(f"no {block.kind} blocks on this engine")

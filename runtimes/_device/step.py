@@ -73,7 +73,7 @@ class StepMemory:
         parts.add("head_rows", head[0])
         parts.add("heat", head[1])
         spec = caches[0].spec
-        _add_views(calls, views, any(spec.attention[b].window for b in views.of), plans, parts)
+        _add_views(calls, views, any(chains.placed(spec.attention[b]) for b in views.of), plans, parts)
         taps = _add_recurrent(calls, caches, [b for b in blocks if b in spec.recurrent], parts)
         paid, slots = sums.places(calls, views.tables)
         parts.add("paid", paid)

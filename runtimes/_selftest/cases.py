@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.runtime import Call, Outputs, Rows, Runtime, View, forward_one
 from edgedec.runtimes._selftest.models import SPECS, VOCAB, GoldenBundle, Packing
 from edgedec.spec import KV_FORMATS, ModelSpec
+from edgedec.spec.newer import newer
 
 _TOP = 5
 # Rows of the text (tensor cores take those of the first call), then of steps after it: every tile of a product.
@@ -48,8 +49,10 @@ class GoldenCase:
 
     def concerns(self, spec: ModelSpec, formats: Collection[str], kv: str) -> bool:
         """Whether a model of these weight formats, with this cache, runs kernels of the case."""
-        if self.model in ("moe", "ssm"):
+        if self.model in ("moe", "ssm", "conv", "delta"):
             return self.model in spec.kinds
+        if self.model == "facts":
+            return bool(newer(spec))
         if self.model == "policies":
             return False  # used by cache policies only: reported by the whole self-test, but no model is refused for it
         if self.model == "norms":
@@ -66,6 +69,9 @@ CASES = (
     GoldenCase("moe", Packing("int4"), "int8"),
     GoldenCase("ssm", Packing("int8"), "int8"),
     *(GoldenCase("policies", Packing("int4"), kv) for kv in KV_FORMATS),
+    GoldenCase("facts", Packing("int4"), "int8"),
+    GoldenCase("conv", Packing("int4"), "int8"),
+    GoldenCase("delta", Packing("int8"), "int8"),
 )
 
 

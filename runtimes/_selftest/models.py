@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.manifest import Tensor, WeightFormat
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import Attention, Block, Conv, Delta, EncoderEntry, Mlp, ModelSpec, Moe, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 600, 128
 _ALIGN = 64
@@ -47,6 +47,33 @@ SPECS: dict[str, ModelSpec] = {
         "moe",
         (_HEADS, replace(_MOE, router="softmax_topk", top_k=3, shared_size=32, shared_gate=True, post_norm="rms")),
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, scale=0.7)),
+    ),
+    "facts": replace(
+        _spec(
+            "facts",
+            (
+                replace(_HEADS, rope=None, slopes=(0.5, 0.25, 0.125, 0.0625), gate="head", inner_norm="layer"),
+                Mlp(96, False, "xielu"),
+            ),
+            (
+                replace(_HEADS, sink_logit=True, window=9, qk_norm="head", qk_norm_last=True),
+                Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True),
+            ),
+            (
+                replace(_HEADS, branch=True, qk_norm="heads", qk_norm_kind="layer", clip=1.5, gate="channel"),
+                Mlp(96, False, "relu2", True, norm="layer", inner_norm="rms"),
+            ),
+            (_HEADS, replace(_MOE, gated=False, router="sparsemixer", jitter=0.25)),
+        ),
+        head_bias=True,
+        entry=EncoderEntry(positions=CONTEXT, norm="layer"),
+    ),
+    "conv": _spec("conv", (Conv(80, 5, bias=True), Mlp(96)), (_HEADS, Mlp(96)), (Conv(HIDDEN), Mlp(96))),
+    "delta": _spec(
+        "delta",
+        (Delta(n_heads=4, head_dim=16, key_dim=24, n_groups=2), Mlp(96)),
+        (_HEADS, Mlp(96)),
+        (Delta(3, 20, 16, 3, 3, decay="channel", gate="sigmoid", rank=16, beta_scale=2.0), Mlp(96)),
     ),
     "ssm": _spec("ssm", (_SSM, Mlp(96)), (_HEADS, replace(_MOE, inner_size=24, router="softmax"))),
 }

@@ -12,7 +12,8 @@ from edgedec.kernels.device.interface import Device, NotedLaunches
 
 # Kernels that write through addresses in the step's memory, to pages and states: all memory is digested. For other
 # kernels the addresses are among the arguments.
-_FAR = ("rope_store", "move_slots", "ssm_inputs", "ssm_scan", "ssm_advance", "page_bounds")
+_STATES = ("ssm_inputs", "ssm_scan", "ssm_advance", "conv_rows", "delta_inputs", "delta_scan", "delta_advance")
+_FAR = ("rope_store", "move_slots", "page_bounds", *_STATES)
 # The bytes digested of each allocation; the cases use no more.
 _LOOKED_AT = 1 << 18
 

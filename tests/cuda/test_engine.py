@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_engines import ALL, told
+from gpu_engines import ALL, runs_on_gpus, told
 
 import edgedec
 from edgedec.decoding.loop import StepTrace
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated
-from edgedec.runtime import Call, Rows, Runtime, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtime import Call, Rows, Runtime, RuntimeOptions, logits_of, open_runtime, parse_device
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
 from edgedec.spec.newer import newer
 from edgedec.testing.conformance import run_suite
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minutes; set EDGEDEC_SLOW_TESTS")
 cuda = pytest.importorskip("edgedec.runtimes.cuda")
 native = pytest.importorskip("edgedec.runtimes.native")
-RUNS = tuple(name for name, spec in MODELS.items() if set(spec.kinds) <= set(cuda.KINDS) and not newer(spec))
+RUNS = tuple(name for name, spec in MODELS.items() if runs_on_gpus(spec))
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +254,19 @@ def test_memory_that_a_garbage_collection_gives_back_is_whole(bundle):
     for frames in pool.states.frames.values():
         assert set(frames._of) == {piece.number for piece in pool.states._zeros.values() if piece.frames is frames}
         assert len(frames._frames._free) + len(frames._of) == len(frames._frames._slabs)
+
+
+@pytest.mark.parametrize("model", ["shared slots", "experts by ReLU", "pairs of heads"])
+def test_what_it_lacks_is_named(bundle, model):
+    reason = cuda.unavailable_reason(bundle(model, "f32"), parse_device("cuda"))
+    spec = MODELS[model]
+    lacking = [kind for kind in spec.kinds if kind not in cuda.KINDS]
+    lacking = lacking or [fact for fact in newer(spec) if fact not in cuda.FACTS_OF_MODELS]
+    assert lacking
+    assert reason is not None
+    assert all(word in reason for word in lacking)
+    assert not any(fact in reason for fact in cuda.FACTS_OF_MODELS)
+    assert "\n" not in reason
 
 
 @slow

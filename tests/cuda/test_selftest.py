@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="a minute; set EDGEDEC_SLOW_TESTS")
 INT4, NARROW, ZEROS, NORMS, EXPERTS, RECURRENT = CASES[2], CASES[7], *CASES[17:21]
 POLICIES = CASES[23]
+FACTS, CONVOLVED, DELTA = CASES[-3:]
 DENSE = SPECS["dense"]
 
 
@@ -78,7 +79,7 @@ def test_the_cases_run_every_kernel() -> None:
     for case in (INT4, NARROW, CASES[4], CASES[9], CASES[12], CASES[17], NORMS, EXPERTS, RECURRENT, *CASES[21:]):
         for missing in ((), ("matrix", "fused")) if case in (INT4, NORMS) else ((),):
             run |= {kernel for kernel, _ in check.trace(emulated.Emulated().without(missing), case)[0]}
-    assert len(there) == 45
+    assert len(there) == 50
     assert run == there
 
 
@@ -88,7 +89,9 @@ def test_the_golden_results_are_those_of_the_cpu_engine() -> None:
     }
 
 
-@pytest.mark.parametrize("case", [INT4, NORMS, EXPERTS, RECURRENT, POLICIES], ids=lambda case: case.model)
+@pytest.mark.parametrize(
+    "case", [INT4, NORMS, EXPERTS, RECURRENT, POLICIES, FACTS, CONVOLVED, DELTA], ids=lambda case: case.model
+)
 def test_the_golden_launches_are_those_that_are_made(case: GoldenCase) -> None:
     """If this fails after a change of launches: python -m edgedec.runtimes._selftest.golden."""
     kept = json.loads(check.GOLDEN.read_text("utf-8"))[case.name]
@@ -120,6 +123,8 @@ def test_the_file_is_that_which_its_command_makes() -> None:
         ("route", 32, EXPERTS),
         ("combine", 40, EXPERTS),
         ("ssm_scan", 56, RECURRENT),
+        ("conv_rows", 32, CONVOLVED),
+        ("delta_scan", 64, DELTA),
     ],
 )
 def test_a_planted_fault_is_named(kernel: str, at: int, case: GoldenCase) -> None:

@@ -78,7 +78,9 @@ def seen(runtime: Runtime, kinds: range) -> list[bytes]:
         ("cuda", "windows", "int8"),
         ("cuda", "options", "int4"),
         ("cuda", "layer norms", "f16"),
+        ("cuda", "gates of attention", "int8"),
         ("opencl", "plain", "int8"),
+        ("opencl", "gates of attention", "int4"),
     ],
 )
 def test_what_is_seen_is_what_the_native_engine_sees(folders, engine, model, kv, monkeypatch):

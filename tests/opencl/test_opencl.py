@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import opencl_devices
 import pytest
-from gpu_engines import told
+from gpu_engines import runs_on_gpus, told
 
 import edgedec
 from edgedec.errors import RuntimeUnavailable
@@ -19,9 +19,7 @@ from edgedec.kernels.cpu import loader
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver, library
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
-from edgedec.runtimes.opencl import KINDS
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
-from edgedec.spec.newer import newer
 from edgedec.testing.conformance import run_suite
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -29,7 +27,7 @@ from edgedec.testing.conformance.models import MODELS
 opencl = pytest.importorskip("edgedec.runtimes.opencl")
 native = pytest.importorskip("edgedec.runtimes.native")
 
-RUNS = tuple(name for name, spec in MODELS.items() if set(spec.kinds) <= set(KINDS) and not newer(spec))
+RUNS = tuple(name for name, spec in MODELS.items() if runs_on_gpus(spec))
 
 
 REASON = opencl_devices.why_not() or loader.why_not()
@@ -106,6 +104,14 @@ def check_bytes(bundle: edgedec.bundle.Bundle, kv: str) -> None:
         ("expert groups", "int8", "f16"),
         ("hybrid", "int8", "int8"),
         ("layer norms", "f32", "f32"),
+        ("experts of gpt-oss", "int4", "int8"),
+        ("experts without gates", "f16", "f16"),
+        ("gates of attention", "int8", "int4"),
+        ("side by side", "int4", "int8"),
+        ("learned positions", "int8", "int8"),
+        ("state space beside attention", "f32", "f32"),
+        ("short convolution", "int4", "int8"),
+        ("delta rule", "int8", "f16"),
     ],
 )
 def test_the_bytes_of_the_native_engine(bundle, model: str, fmt: str, kv: str) -> None:
@@ -115,9 +121,7 @@ def test_the_bytes_of_the_native_engine(bundle, model: str, fmt: str, kv: str) -
 @slow
 @pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize("fmt", WEIGHT_FORMATS)
-@pytest.mark.parametrize(
-    "model", [name for name, spec in MODELS.items() if set(spec.kinds) <= set(KINDS) and not newer(spec)]
-)
+@pytest.mark.parametrize("model", RUNS)
 def test_the_bytes_of_every_format(bundle, model: str, fmt: str, kv: str) -> None:
     check_bytes(bundle(model, fmt), kv)
 

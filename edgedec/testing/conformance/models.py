@@ -247,4 +247,9 @@ MODELS: dict[str, ModelSpec] = {
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, groups=3, top_groups=2, shared_size=16)),
         (_HEADS, Moe(12, 3, 16, "sigmoid", router_bias=True, scale=2.5, groups=4, top_groups=1, normalize=False)),
     ),
+    "gates of attention": _spec(
+        "gates of attention",
+        (replace(_HEADS, gate="channel", qk_norm="head", qkv_bias=True), Mlp(96)),
+        (replace(_HEADS, gate="head", window=7, sink_logit=True), Mlp(96, activation="relu2")),
+    ),
 }
