@@ -24,7 +24,14 @@ SIZES: dict[str, Any] = {
     **{"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 64},
     "rms_norm_eps": 1e-5,
 }
-KINDS = {"token_embd": "Q6_K", "attn_output": "Q2_K", "ffn_down": "Q3_K", "ffn_up": "IQ4_NL", "ffn_gate": "IQ4_NL"}
+KINDS = {
+    "blk.1.attn_output": "MXFP4",
+    "token_embd": "Q6_K",
+    "attn_output": "Q2_K",
+    "ffn_down": "Q3_K",
+    "ffn_up": "IQ4_NL",
+    "ffn_gate": "IQ4_NL",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @needs_compiler
 def test_the_library_generates_what_python_generates(bundle: Bundle) -> None:
     formats = {t.format for t in bundle.manifest.tensors.values()} - {"f32"}
-    assert formats == {"int6", "uint2", "int3", "nl4", "int5"}
+    assert formats == {"int6", "uint2", "int3", "nl4", "int5", "mx4"}
     expected = greedy(NativeRuntime(bundle, bundle.manifest.kv_formats[0], 1), IDS, 32)
     assert len(set(expected)) > 4
     session = opened(bundle.path).session()
