@@ -138,7 +138,7 @@ def in_halves(codes: Codes, exponents: Codes, name: str) -> tuple[Codes, Array, 
     """
     within = np.clip(exponents, _LEAST, _GREATEST)
     scales = np.ldexp(np.float32(1), within.astype(np.int32) - 128).astype(np.float32)
-    off = (within != exponents) & (codes & 7).any(axis=-1)
+    off = within != exponents
     if not off.any():
         return codes, scales, True
     shift = exponents[off].astype(np.int32) - within[off]

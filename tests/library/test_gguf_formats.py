@@ -51,15 +51,21 @@ def test_the_library_generates_what_python_generates(bundle: Bundle) -> None:
     assert session.generate(IDS, max_tokens=32, temperature=0.0, ignore_eos=True) == expected
 
 
+OF_PARTS: list[dict[str, Any]] = [
+    *({"block": 32}, {"parts": 0}, {"offsets": 64}, {"parts": 1 << 40}),
+    *({"format": "int5"}, {"format": "int8"}, {"format": "mx4"}),
+]
+OF_32: list[dict[str, Any]] = [{"block": 64}, {"zeros": 64}, {"offsets": 64}, {"parts": 64}, {"format": "uint2"}]
+
+
 @pytest.mark.parametrize(
-    "change",
-    [{"block": 32}, {"parts": 0}, {"offsets": 64}, {"parts": 1 << 40}, {"format": "int5"}, {"format": "int8"}],
+    ("fmt", "change"), [*(("uint2", change) for change in OF_PARTS), *(("mx4", change) for change in OF_32)]
 )
-def test_both_refuse_what_no_format_is(bundle: Bundle, change: dict[str, Any], tmp_path: Path) -> None:
+def test_both_refuse_what_no_format_is(bundle: Bundle, fmt: str, change: dict[str, Any], tmp_path: Path) -> None:
     for file in bundle.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     data = json.loads((tmp_path / MANIFEST).read_text("utf-8"))
-    name = next(name for name, t in data["tensors"].items() if t["format"] == "uint2")
+    name = next(name for name, t in data["tensors"].items() if t["format"] == fmt)
     data["tensors"][name] |= change
     (tmp_path / MANIFEST).write_text(json.dumps(data), "utf-8")
     with pytest.raises(BundleCorrupt, match=r"tensor|lies outside|parts"):
