@@ -13,7 +13,7 @@ and the codes c of int8 for (c - 128) * scale:
     int5   (q - 16) * scale  c = q + 112  its low bits, then 128 if the high bit is set, else 64 + 32 + 16
     int6   (q - 32) * scale  c = q + 96   its low bits, then 128 if the high bit is set, else 64 + 32
     uint2  q * scale         c = q + 128
-    nl4    table[q] * scale  c = table[q] + 128
+    nl4    table[q] * scale  c = table[q] + 128; likewise mx4
 
 All take nothing but operations on bits, which every engine has for bytes, and a table.
 """
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.integers import NL4_VALUES
+from edgedec.bundle.integers import TABLES
 from edgedec.bundle.manifest import Tensor
 
 _TOGETHER = 32
@@ -79,10 +79,9 @@ def _bytes(g: Nodes, groups: str, fmt: str) -> str:
     """Groups of 32 codes as stored -> codes of int8."""
     if fmt == "uint2":
         return g.node("BitwiseOr", [_plane(g, groups, 2), g.constant(np.array(128, np.uint8))])
-    if fmt == "nl4":
-        both = g.reshaped(groups, [0, 0, -1, 1])
-        nibbles = g.node("Concat", [_masked(g, both, 15), _shifted(g, both, 4, "RIGHT")], axis=-1)
-        table = g.constant((NL4_VALUES.astype(np.int16) + 128).astype(np.uint8))
+    if fmt in TABLES:
+        nibbles = _plane(g, groups, 4) if fmt == "mx4" else _nibbles(g, groups)
+        table = g.constant((TABLES[fmt].astype(np.int16) + 128).astype(np.uint8))
         return g.node("Gather", [table, g.node("Cast", [nibbles], to=_INT32)])
     fours, rest = g.split(groups, [16, 4 if fmt == "int5" else 8])
     low, high = _plane(g, fours, 4), _plane(g, rest, 1 if fmt == "int5" else 2)
@@ -98,6 +97,12 @@ def _bytes(g: Nodes, groups: str, fmt: str) -> str:
     for piece in pieces[1:]:
         found = g.node("BitwiseOr", [found, piece])
     return found
+
+
+def _nibbles(g: Nodes, data: str) -> str:
+    """The codes of bytes [a, b, groups, bytes], the low nibble first: [a, b, codes / 2, 2]."""
+    both = g.reshaped(data, [0, 0, -1, 1])
+    return g.node("Concat", [_masked(g, both, 15), _shifted(g, both, 4, "RIGHT")], axis=-1)
 
 
 def _sign(g: Nodes, bit: str, value: int) -> str:

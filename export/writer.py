@@ -170,7 +170,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
     tensors = layout.tensors.values()
-    if is_newer(layout.spec) or any(t.offsets or t.parts or t.format in ("int5", "nl4") for t in tensors):
+    if is_newer(layout.spec) or any(t.offsets or t.parts or t.format in ("int5", "nl4", "mx4") for t in tensors):
         return VERSION
     if contents.encoder is not None or any(t.format in ("int3", "int2") for t in tensors):
         return WITH_ENCODERS

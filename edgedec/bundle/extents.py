@@ -8,7 +8,7 @@ from edgedec.bundle.integers import is_integer, low_bits, together
 from edgedec.bundle.manifest import SUPER, Manifest, Tensor
 from edgedec.errors import BundleCorrupt
 
-_WITH_OFFSETS, _WITH_PARTS, _OF_32 = ("int8", "int4", "int5"), ("int3", "int6", "uint2"), ("int5", "nl4")
+_WITH_OFFSETS, _WITH_PARTS, _OF_32 = ("int8", "int4", "int5"), ("int3", "int6", "uint2"), ("int5", "nl4", "mx4")
 
 
 def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:

@@ -1,7 +1,7 @@
 """The integer formats of weights: bits, what stands for zero, and how the codes of a row lie in bytes.
 
 A weight is (code * step - zero) * scale. The step is 1 but for int2, whose four values are -3, -1, 1 and 3 times the
-scale: none is spent on zero, and both signs have as many. nl4 has a table of what its codes stand for.
+scale: none is spent on zero, and both signs have as many. nl4 and mx4 have a table of what their codes stand for.
 
 int8 is a byte a code; int4 and nl4 two codes a byte, the first in the low nibble. The others are bit planes, words of
 32 bits that a kernel shifts and masks to get the bytes of four inputs in a row:
@@ -11,10 +11,11 @@ int8 is a byte a code; int4 and nl4 two codes a byte, the first in the low nibbl
 * plane of one bit, a word for 32 codes: code 4 s + b in byte b at bit s
 
 32 codes of int2 and uint2 are two words of two bits; of int3 the same (their low bits), then one word of one bit
-(their high bit). Of int5 four words of four bits, then one word of one bit; of int6 the same four, then two of two
-bits.
+(their high bit). Of int5 and mx4 four words of four bits, of int5 then one word of one bit; of int6 the same four, then
+two of two bits.
 
-int5, int6, nl4 and uint2 are those of GGUF files, whose integers are kept; no weights are rounded to them here.
+int5, int6, nl4 and uint2 are those of GGUF files, whose integers are kept, and mx4 is MXFP4's 4-bit floats (OCP
+Microscaling Formats 1.0: E2M1), as twice their values; no weights are rounded to them here.
 """
 
 from __future__ import annotations
@@ -25,16 +26,26 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = Literal["int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2"]
+Integers = Literal["int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2", "mx4"]
 Bytes = NDArray[np.uint8]
 
-BITS: dict[str, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2, "int5": 5, "int6": 6, "nl4": 4, "uint2": 2}
-_ZERO: dict[str, int] = {"int8": 128, "int4": 8, "int3": 4, "int2": 3, "int5": 16, "int6": 32, "nl4": 0, "uint2": 0}
 # fmt: off
+BITS: dict[str, int] = {
+    "int8": 8, "int4": 4, "int3": 3, "int2": 2, "int5": 5, "int6": 6, "nl4": 4, "uint2": 2, "mx4": 4,
+}
+_ZERO: dict[str, int] = {
+    "int8": 128, "int4": 8, "int3": 4, "int2": 3, "int5": 16, "int6": 32, "nl4": 0, "uint2": 0, "mx4": 0,
+}
 NL4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+MX4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 # fmt: on
+# What the codes of a format stand for, where it is not the code less a number.
+TABLES: dict[str, NDArray[np.int8]] = {"nl4": NL4_VALUES, "mx4": MX4_VALUES}
 # The planes that the codes are in, the lowest bits first.
-_PLANES: dict[str, tuple[int, ...]] = {"int2": (2,), "uint2": (2,), "int3": (2, 1), "int5": (4, 1), "int6": (4, 2)}
+_PLANES: dict[str, tuple[int, ...]] = {
+    **{"int2": (2,), "uint2": (2,), "int3": (2, 1)},
+    **{"mx4": (4,), "int5": (4, 1), "int6": (4, 2)},
+}
 # Codes that lie together, so that a block is whole groups of them; of planes 32.
 _TOGETHER: dict[str, int] = {"int8": 1, "int4": 2, "nl4": 2}
 
@@ -120,8 +131,8 @@ def _codes(plane: Bytes, width: int) -> Bytes:
 
 def values(codes: Bytes, fmt: str, zeros: Bytes | None = None) -> NDArray[np.float32]:
     """codes [..., blocks, block] -> multiples of the scales, float32; zeros [..., blocks]: zero points."""
-    if fmt == "nl4":
-        return NL4_VALUES.astype(np.float32)[codes]
+    if fmt in TABLES:
+        return TABLES[fmt].astype(np.float32)[codes]
     zero: Any = np.float32(_ZERO[fmt]) if zeros is None else zeros[..., None]
     return codes.astype(np.float32) * np.float32(step_of(fmt)) - zero
 

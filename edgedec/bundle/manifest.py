@@ -25,7 +25,7 @@ LATENT_HEAD = "latent_head.onnx"  # of `--search colar` (`latent_head.py`); may 
 READ_GRAMS = "read_grams.bin"  # what the model and its heads have read (`read_grams.py`); may be missing
 LANES = 16
 
-WeightFormat = Literal["f32", "f16", "int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2"]
+WeightFormat = Literal["f32", "f16", "int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2", "mx4"]
 SUPER = 256  # weights of a scale that has parts
 KVFormat = Literal["f32", "f16", "int8", "int4"]
 WeightLayout = Literal["rows", "interleave16"]
@@ -41,6 +41,7 @@ class Tensor:
     int2: uint8 [out, blocks, block/4], a bit plane,       value (2 q - 3) * scale
     int5: uint8 [out, blocks, 20], bit planes,             value (q - 16) * scale; blocks of 32
     nl4: uint8 [out, blocks, 16], low nibble first,        value table[q] * scale; blocks of 32
+    mx4: uint8 [out, blocks, 16], a bit plane,             value table[q] * scale; blocks of 32
     int6, uint2, and int3 with parts: below
     all with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`. How codes lie in bytes:
     `integers.py`.

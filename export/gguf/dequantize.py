@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.integers import NL4_VALUES
 from edgedec.export.gguf.types import BLOCK, BY_NAME, LEAST, SUPER, GgmlType
-from edgedec.export.quantized.mxfp4 import VALUES
+from edgedec.export.quantized.mxfp4 import VALUES, in_halves
 
 Bytes = NDArray[np.uint8]
 Float = NDArray[np.float32]
@@ -106,8 +106,11 @@ def in_parts(name: str, blocks: Bytes) -> tuple[Bytes, Bytes, Float]:
     return _q6_codes(blocks), blocks[:, 192:208], _half(blocks, 208)
 
 
-def coded(name: str, blocks: Bytes) -> tuple[Bytes, Float]:
-    """Blocks of IQ4_NL, IQ4_XS or Q5_0 as codes [n, parts, 32] and scales [n, parts]."""
+def coded(name: str, blocks: Bytes, where: str = "") -> tuple[Bytes, Float]:
+    """Blocks of IQ4_NL, IQ4_XS, MXFP4 or Q5_0 as codes [n, parts, 32] and scales [n, parts]; where: the tensor."""
+    if name == "MXFP4":
+        codes, scales, _ = in_halves(_nibbles(blocks[:, 1:])[:, None], blocks[:, :1], where)
+        return codes, scales
     if name == "Q5_0":
         return (_nibbles(blocks[:, 6:]) | _fifth(blocks, 2))[:, None], _half(blocks, 0)
     if name == "IQ4_NL":

@@ -46,7 +46,7 @@ class GgufTensor(Stored):
         bytes of a block], scales and offsets [n, blocks], these 0 of a type without a least value."""
         blocks = self._rows(name, first, n).reshape(n, -1, self.kind.size)
         if fmt == OWN.get(self.dtype) and self.dtype not in LEAST:
-            codes, steps = coded(self.dtype, blocks.reshape(-1, self.kind.size))
+            codes, steps = coded(self.dtype, blocks.reshape(-1, self.kind.size), name)
             data, scales = packed(codes.reshape(n, -1, BLOCK), fmt), steps.reshape(n, -1)
             offsets = np.zeros_like(scales)
         elif self.dtype in LEAST:

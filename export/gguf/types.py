@@ -69,6 +69,7 @@ OWN: dict[str, Integers] = {
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K"), "int5"),
     "Q6_K": "int6",
     **dict.fromkeys(("IQ4_NL", "IQ4_XS"), "nl4"),
+    "MXFP4": "mx4",
 }
 PARTED = ("Q2_K", "Q3_K", "Q6_K")
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from edgedec.errors import CheckpointError
-from edgedec.export.quantized._matrix import IntegerMatrix, QuantizedMatrix
+from edgedec.export.quantized._matrix import IntegerMatrix, OwnMatrix, QuantizedMatrix
 from edgedec.export.safetensors import Stored, read_json
 from edgedec.plugins import Family, NoFacts
 
-__all__ = ["FAMILY", "Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find"]
+__all__ = ["FAMILY", "Found", "IntegerMatrix", "OwnMatrix", "Quantization", "QuantizedMatrix", "find"]
 
 FAMILY: Family[NoFacts] = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
 # Places of the settings: a key of config.json, or a file of its own with its method.

@@ -10,7 +10,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.bundle.integers import Integers
 from edgedec.export.safetensors import Array
+from edgedec.models import Part
 
 Codes = npt.NDArray[np.uint8]
 # Rows whose scales are checked at a time.
@@ -43,6 +45,29 @@ class QuantizedMatrix(ABC):
         """Rows from `first` on: float32 of `shape`. Scales may make a value overflow; the callers check for that."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.floats(first, first + shape[0]).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnMatrix(QuantizedMatrix):
+    """A matrix for whose codes and scales a bundle has a format, `own`, that no weights are rounded to."""
+
+    @property
+    @abstractmethod
+    def own(self) -> Integers:
+        """The format; its blocks are of 32."""
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether the bundle has every value as it is."""
+
+    @abstractmethod
+    def holds(self, part: Part) -> bool:
+        """Whether the rows of a part are rows of codes."""
+
+    @abstractmethod
+    def stored(self, part: Part, start: int, stop: int) -> tuple[Codes, npt.NDArray[np.float16]]:
+        """Rows start to stop-1 of such a part: data [n, blocks, bytes of a block] and scales [n, blocks]."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.quantize import Bytes, Half, quantize
-from edgedec.export.quantized._matrix import Codes, IntegerMatrix
+from edgedec.export.quantized._matrix import Codes, IntegerMatrix, OwnMatrix
 from edgedec.export.safetensors import Array
+from edgedec.models import Part
 
 T = TypeVar("T", bound=np.generic)
 USUAL = {"int4": 8, "int8": 128}
@@ -49,6 +50,27 @@ def stored_rows(
         at += part.rows
     data, scales, zeros = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
     return data, scales, zeros
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """`rows` rows of a matrix with a format of its own."""
+
+    matrix: OwnMatrix
+    part: Part
+    rows: int
+
+
+def own_rows(parts: Sequence[OwnPart], start: int, stop: int) -> tuple[Bytes, Half, None]:
+    """Rows start to stop-1 of the stack in that format."""
+    found, at = list[tuple[Bytes, Half]](), 0
+    for one in parts:
+        a, b = max(start, at), min(stop, at + one.rows)
+        if a < b:
+            found.append(one.matrix.stored(one.part, a - at, b - at))
+        at += one.rows
+    data, scales = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+    return data, scales, None
 
 
 def _rows(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4, "int3": 5, "int2": 6, "int5": 7, "int6": 8, "nl4": 9, "uint2": 10}
+FORMATS = {
+    **{"f32": 1, "f16": 2, "int8": 3, "int4": 4, "int3": 5, "int2": 6},
+    **{"int5": 7, "int6": 8, "nl4": 9, "uint2": 10, "mx4": 11},
+}
 LAYOUTS = {"rows": 0, "interleave16": 1}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
 NORMS = {"none": 0, "rms": 1, "layer": 2}

@@ -62,13 +62,14 @@ ED_IN void each(F f) {
   each_of(f, std::make_integer_sequence<int, N>());
 }
 
-// The codes of a format in planes, times their step, in bytes: of inputs 4 * AT to 4 * AT + 3 of 32. A plane of four bits
+// The codes of a format in planes, times their step (of MX4 what its table has for them), in bytes: of inputs 4 * AT to 4 * AT + 3 of 32. A plane of four bits
 // is a line for 8 inputs, of two a line for 16, of one a line for all: the bits of inputs in a row lie 4, 2 or 1 apart.
 template <int FORMAT, int AT>
 ED_IN auto plane_bytes(const uint8_t* step) {
-  if constexpr (FORMAT == INT5 || FORMAT == INT6) {
+  if constexpr (FORMAT == INT5 || FORMAT == INT6 || FORMAT == MX4) {
     const auto low = nbits<AT % 2 * 4, 15>(nbytes(step + 64 * (AT / 2)));
-    if constexpr (FORMAT == INT5) return nor8(low, nbits<AT - 4, 16>(nbytes(step + 256)));
+    if constexpr (FORMAT == MX4) return nlooked(low);
+    else if constexpr (FORMAT == INT5) return nor8(low, nbits<AT - 4, 16>(nbytes(step + 256)));
     else return nor8(low, nbits<2 * (AT % 4) - 4, 48>(nbytes(step + 256 + 64 * (AT / 4))));
   } else {
     const auto low = nbytes(step + 64 * (AT / 4));
@@ -94,7 +95,7 @@ ED_IN acc4 begun4(int c, [[maybe_unused]] Zeros zeros) {
 }
 
 // Products of four inputs whose sum 16 bits hold, where they are added up in as many.
-constexpr int dots_of(int format, int step) { return !SUMS16 ? step / 4 : format == INT6 ? 2 : format == INT5 ? 4 : 8; }
+constexpr int dots_of(int format, int step) { return !SUMS16 ? step / 4 : format == INT6 ? 2 : format == INT5 || format == MX4 ? 4 : 8; }
 
 // sum[m][v] = the STEP inputs at x[m] times the weights at w[v], and c[m] (BEGUN: times zeros[v]); ADDED: zeros[v] is added to
 // each of those weights. In planes: from the four inputs FIRST of 32 on.
@@ -346,6 +347,8 @@ static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Qua
                    : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
   else if (w.format == NL4)
     tile_of<NL4, 32, V>(m, at, per_block, a, m0, sums);
+  else if (w.format == MX4)
+    tile_of<MX4, 32, V>(m, at, per_block, a, m0, sums);
   else if (w.format == INT5)
     tile_of<INT5, 32, V>(m, at, per_block, a, m0, sums);
   else if (w.format == INT3)
@@ -401,7 +404,7 @@ static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
 }
 
 // What missing rows are made of, by format; their scales are 0.
-constexpr uint8_t FILLERS[] = {0, 0, 0, 0x80, 0x88, 0, 0, 0, 0, 0, 0};
+constexpr uint8_t FILLERS[] = {0, 0, 0, 0x80, 0x88, 0, 0, 0, 0, 0, 0, 0};
 
 // Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
 static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales, uint8_t* zeros) {

@@ -34,17 +34,19 @@
 
 namespace edgedec {
 
-enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10 };
+enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10, MX4 = 11 };
 constexpr bool in_planes(int format) { return format >= INT3 && format != NL4; }
-constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2};
+constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2, 4};
 constexpr int bits_of(int format) { return BITS[format]; }
 // What the codes of NL4 stand for: ggml's table for IQ4_NL.
 constexpr int8_t NL4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// Of MX4: 12 more than twice its 4-bit floats (E2M1), which are 0 0.5 1 1.5 2 3 4 6 and the same with a minus.
+constexpr uint8_t MX4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 // Bytes of 16 outputs in a step of so many inputs, in lines of 64.
 constexpr int step_lines(int format, int step) { return step * bits_of(format) / 32; }
 // A weight is (code * step - zero) * scale, where no zero points are stored. Of int2 products take code * step from its bits.
 constexpr int code_step(int format) { return format == INT2 ? 2 : 1; }
-constexpr int ZEROS_OF[] = {0, 0, 0, 128, 8, 4, 3, 16, 32, 0, 0};
+constexpr int ZEROS_OF[] = {0, 0, 0, 128, 8, 4, 3, 16, 32, 0, 0, 12};
 constexpr int code_zero(int format) { return ZEROS_OF[format]; }
 enum Layout { ROWS = 0, INTERLEAVE16 = 1 };
 enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };

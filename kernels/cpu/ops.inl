@@ -205,7 +205,7 @@ ED_IN const uint8_t* quantized_word(const Matrix& w, int row, int word) {
   return w.data + row / LANES * w.group_bytes() + (size_t)word * 64 + row % LANES * 4;
 }
 
-// The code of input k of an output row; of NL4 what it stands for.
+// The code of input k of an output row; of NL4 and MX4 what the table has for it.
 ED_IN int code_of(const Matrix& w, int row, int k) {
   if (w.format == INT8) return quantized_word(w, row, k / 4)[k % 4];
   if (w.format == INT4 || w.format == NL4) {
@@ -213,8 +213,9 @@ ED_IN int code_of(const Matrix& w, int row, int k) {
     return w.format == INT4 ? code : NL4_VALUES[code];
   }
   const int words = step_lines(w.format, 32), first = k / 32 * words;
-  if (w.format == INT5 || w.format == INT6) {
+  if (w.format == INT5 || w.format == INT6 || w.format == MX4) {
     const int low = quantized_word(w, row, first + k % 32 / 8)[k % 4] >> k % 8 / 4 * 4 & 15;
+    if (w.format == MX4) return MX4_VALUES[low];
     if (w.format == INT5) return low | (quantized_word(w, row, first + 4)[k % 4] >> k % 32 / 4 & 1) << 4;
     return low | (quantized_word(w, row, first + 4 + k % 32 / 16)[k % 4] >> 2 * (k % 16 / 4) & 3) << 4;
   }

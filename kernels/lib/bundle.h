@@ -86,7 +86,7 @@ class EngineModel {
 };
 
 constexpr const char* KV_FORMATS = "f32 f16 int8 int4";
-constexpr const char* WEIGHT_FORMATS = "f32 f16 int8 int4 int3 int2 int5 int6 nl4 uint2";
+constexpr const char* WEIGHT_FORMATS = "f32 f16 int8 int4 int3 int2 int5 int6 nl4 uint2 mx4";
 // 1 to 4, as in kernels.h; 0: none of them.
 int kv_format(const std::string& name);
 

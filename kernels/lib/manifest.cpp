@@ -13,8 +13,8 @@ constexpr uint64_t ALIGN = 64;
 constexpr int VERSION = 9, OLDEST = 4;
 constexpr int64_t LANES = 16;
 constexpr int64_t SUPER = 256;
-enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10 };
-constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2};
+enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6, INT5 = 7, INT6 = 8, NL4 = 9, UINT2 = 10, MX4 = 11 };
+constexpr int BITS[] = {0, 0, 0, 8, 4, 3, 2, 5, 6, 4, 2, 4};
 
 [[noreturn]] void corrupt(const std::string& why) { throw Failure(EDGEDEC_CORRUPT, why); }
 
@@ -74,7 +74,7 @@ bool has_blocks(const Tensor& t) {
     const bool format = t.format == INT3 || t.format == INT6 || t.format == UINT2;
     return format && block == 16 && t.shape.back() % SUPER == 0 && !t.zeros && !t.offsets;
   }
-  if (t.format == INT5 || t.format == NL4) return block == 32;
+  if (t.format == INT5 || t.format == NL4 || t.format == MX4) return block == 32;
   if (t.format == INT6 || t.format == UINT2) return false;
   if (block != 16 && block != 32 && block != 64 && block != 128 && block != 256) return false;
   return block % 32 == 0 || (t.format != INT3 && t.format != INT2);

@@ -1,9 +1,9 @@
 """What a call costs with weights of 4, 3 and 2 bits: the same geometry in each format, in turns, in one process.
 
-    python tests/bench/low_bits.py [--layers 16] [--threads 2] [--rounds 30] [--rows 1,4,16,128]
+    python tests/bench/low_bits.py [--layers 16] [--threads 2] [--rounds 30] [--rows 1,4,16,128] [--formats int4,mx4]
 
 The geometry is that of Llama-3.2-1B (1.24 billion weights with all 16 layers and its vocabulary: --vocab 128256); the
-integers are random. Prints milliseconds and the ratio to int4: least of all rounds, and median.
+integers are random. Prints milliseconds and the ratio to the first format: least of all rounds, and median.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from edgedec.export.weights import Kept
 from edgedec.export.writer import Add, BundleWriter, Contents
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
-FORMATS: tuple[Integers, ...] = ("int4", "int3", "int2")
+FORMATS = "int4,int3,int2"
+# How far the integers go.
+REACH: dict[Integers, int] = {"int8": 128, "int4": 8, "int3": 4, "int2": 2, "int5": 16, "nl4": 128, "mx4": 12}
 
 
 def bundle(folder: Path, layers: int, vocab: int, fmt: Integers) -> Bundle:
@@ -35,7 +37,7 @@ def bundle(folder: Path, layers: int, vocab: int, fmt: Integers) -> Bundle:
 
     def kept(k: int) -> Kept:
         def rows(start: int, stop: int) -> Any:
-            scales = np.full((stop - start, k // 32), 1.5 / k**0.5 / 2 ** (int(fmt[3:]) - 1), np.float16)
+            scales = np.full((stop - start, k // 32), 1.5 / k**0.5 / REACH[fmt], np.float16)
             return rng.integers(0, 256, (*scales.shape, code_bytes(fmt, 32)), np.uint8), scales, None
 
         return Kept(fmt, 32, rows)
@@ -61,12 +63,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--rows", default="1,4,16,128")
+    parser.add_argument("--formats", default=FORMATS)
     args = parser.parse_args()
+    formats = [next(one for one in REACH if one == fmt) for fmt in args.formats.split(",")]
     with tempfile.TemporaryDirectory() as place:
-        bundles = [bundle(Path(place) / fmt, args.layers, args.vocab, fmt) for fmt in FORMATS]
+        bundles = [bundle(Path(place) / fmt, args.layers, args.vocab, fmt) for fmt in formats]
         runtimes = [open_runtime("native", one, RuntimeOptions(threads=args.threads)) for one in bundles]
         caches = [runtime.new_cache(1024) for runtime in runtimes]
-        print(f"{'rows':>5}" + "".join(f"{fmt:>24}" for fmt in FORMATS))
+        print(f"{'rows':>5}" + "".join(f"{fmt:>24}" for fmt in formats))
         for rows in map(int, args.rows.split(",")):
             times = measure(runtimes, caches, rows, args.rounds)
             cells = []

@@ -103,7 +103,7 @@ struct Weights {
     return value[(size_t)row * m.kpad() + k] * (m.quantized() ? scale[(size_t)row * m.blocks() + k / m.block] : 1);
   }
   std::string name() const {
-    const char* formats[] = {"", "f32", "f16", "int8", "int4", "int3", "int2"};
+    const char* formats[] = {"", "f32", "f16", "int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2", "mx4"};
     return std::string(formats[m.format]) + (m.layout == ROWS ? " by rows " : " packed ") + std::to_string(m.n) + "x" +
            std::to_string(m.k) + " in blocks of " + std::to_string(m.block) + (m.zeros ? " with zero points" : "");
   }
@@ -117,11 +117,19 @@ struct Weights {
   // A code where docs/bundle-format.md says it lies.
   void store(int r, int k, int q) {
     if (m.format == INT8) word(r, k / 4)[k % 4] = (uint8_t)q;
-    if (m.format == INT4) word(r, k / 8)[k % 8 / 2] |= (uint8_t)(q << (k & 1 ? 4 : 0));
-    if (!in_planes(m.format)) return;
+    if (m.format == INT4 || m.format == NL4) word(r, k / 8)[k % 8 / 2] |= (uint8_t)(q << (k & 1 ? 4 : 0));
+    if (m.format == MX4) word(r, k / 8)[k % 4] |= (uint8_t)(q << k % 8 / 4 * 4);
+    if (!in_planes(m.format) || m.format == MX4) return;
     const int first = k / 32 * (m.format == INT3 ? 3 : 2);
     word(r, first + k % 32 / 16)[k % 4] |= (uint8_t)((q & 3) << 2 * (k % 16 / 4));
     if (m.format == INT3) word(r, first + 2)[k % 4] |= (uint8_t)(q >> 2 << k % 32 / 4);
+  }
+  // What a code stands for; of MX4 twice a float with two bits of exponent and one of mantissa.
+  int meant(int q) const {
+    if (m.format == NL4) return NL4_VALUES[q];
+    if (m.format != MX4) return m.format == INT8 ? q - 128 : m.format == INT4 ? q - 8 : m.format == INT3 ? q - 4 : 2 * q - 3;
+    const int exponent = q >> 1 & 3, mantissa = q & 1, size = exponent ? (2 + mantissa) << (exponent - 1) : mantissa;
+    return q & 8 ? -size : size;
   }
   void floats(Random& random) {
     data.resize(value.size() * (m.format == F32 ? 4 : 2));
@@ -159,7 +167,7 @@ struct Weights {
       for (int k = 0; k < m.kpad(); k++) {
         const int q = r < m.n ? random.below(codes) : 3;
         store(r, k, q);
-        if (r < m.n) value[(size_t)r * m.kpad() + k] = m.format == INT8 ? q - 128 : m.format == INT4 ? q - 8 : m.format == INT3 ? q - 4 : 2 * q - 3;
+        if (r < m.n) value[(size_t)r * m.kpad() + k] = meant(q);
       }
       for (int b = 0; b < m.blocks(); b++) {
         uint16_t h = random.half(random.below(9) ? 0x0c00 : 0, 0x2800);
@@ -197,7 +205,7 @@ struct Ready {
   // Input k of row m, as the product sees it.
   double at(const Matrix& w, int m, int k) const {
     if (!w.quantized()) return x[(size_t)m * w.k + k];
-    const int step = w.step(), place = w.format == INT4 ? k / 8 * 8 + (k % 2 ? 4 : 0) + k % 8 / 2 : k;
+    const int step = w.step(), place = w.format == INT4 || w.format == NL4 ? k / 8 * 8 + (k % 2 ? 4 : 0) + k % 8 / 2 : k;
     return (double)rows.record(m, k / step)[place % step] * rows.about(m, k / step).scale;
   }
 };
@@ -402,12 +410,12 @@ static void check_ops(const std::vector<Unit>& all) {
       return out;
     });
   }
-  for (int format : {F32, F16, INT8, INT4, INT3, INT2})
+  for (int format : {F32, F16, INT8, INT4, INT3, INT2, NL4, MX4})
     for (int layout : {ROWS, INTERLEAVE16}) {
       bool floats = format == F32 || format == F16;
       if (floats && layout == INTERLEAVE16) continue;
       for (int k : {1, 16, 83, 84}) {
-        const bool planes = in_planes(format);
+        const bool planes = in_planes(format) || format == NL4;  // or a table: blocks of 32, no zero points
         const Weights w(format, layout, 21, k, floats ? 0 : k > 80 || planes ? 32 : 16, 5, !floats && !planes && k == 84);
         for (int row : {0, 7, 15, 16, 20}) {
           std::vector<double> exact(k);
@@ -470,6 +478,11 @@ int main() {
       check_product(all, format, 64, 77, block, seed += 10);
       check_product(all, format, 3, 9, block, seed += 10);
     }
+  for (int format : {NL4, MX4}) {
+    check_product(all, format, 37, 300, 32, seed += 10);
+    check_product(all, format, 64, 77, 32, seed += 10);
+    check_product(all, format, 3, 9, 32, seed += 10);
+  }
   for (int format : {F32, F16}) {
     check_product(all, format, 37, 75, 0, seed += 10);
     check_product(all, format, 32, 16, 0, seed += 10);

@@ -141,6 +141,7 @@ OWN = {
     "Q6_K": ("int6", 16, True),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K"), ("int5", 32, False)),
     **dict.fromkeys(("IQ4_NL", "IQ4_XS"), ("nl4", 32, False)),
+    "MXFP4": ("mx4", 32, False),
 }
 # A factor or an offset of their blocks becomes one float16.
 NEARLY = ("Q5_1", "Q5_K", "IQ4_XS")

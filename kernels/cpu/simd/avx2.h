@@ -135,6 +135,11 @@ ED_IN ni nbits(ni raw) {
   else return _mm256_and_si256(_mm256_srli_epi16(raw, BY), mask);
 }
 ED_IN ni nor8(ni a, ni b) { return _mm256_or_si256(a, b); }
+// What MX4 has for codes of 0 to 15, a byte each.
+ED_IN ni nlooked(ni codes) {
+  const __m128i table = _mm_loadu_si128((const __m128i*)edgedec::MX4_VALUES);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+}
 using w4 = ni;
 ED_IN w4 ready4(ni bytes) { return bytes; }
 using acc4 = ni;

@@ -121,6 +121,11 @@ ED_IN ni nbits(ni raw) {
   else return _mm512_and_si512(_mm512_srli_epi16(raw, BY), mask);
 }
 ED_IN ni nor8(ni a, ni b) { return _mm512_or_si512(a, b); }
+// What MX4 has for codes of 0 to 15, a byte each.
+ED_IN ni nlooked(ni codes) {
+  const __m128i table = _mm_loadu_si128((const __m128i*)edgedec::MX4_VALUES);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes);
+}
 using w4 = ni;
 ED_IN w4 ready4(ni bytes) { return bytes; }
 ED_IN acc4 begin4(int c) { return _mm512_set1_epi32(c); }

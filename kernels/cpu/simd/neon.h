@@ -156,6 +156,8 @@ ED_IN uint8x16_t nbits(uint8x16_t raw) {
   else return vandq_u8(raw, mask);
 }
 ED_IN uint8x16_t nor8(uint8x16_t a, uint8x16_t b) { return vorrq_u8(a, b); }
+// What MX4 has for codes of 0 to 15, a byte each.
+ED_IN uint8x16_t nlooked(uint8x16_t codes) { return vqtbl1q_u8(vld1q_u8(edgedec::MX4_VALUES), codes); }
 // See gemm.inl.
 template <int FORMAT, int AT>
 ED_IN auto plane_bytes(const uint8_t* step);

@@ -168,6 +168,11 @@ ED_OUT bytes nor8(bytes a, const bytes& b) {
   for (int i = 0; i < 4 * W; i++) a.v[i] |= b.v[i];
   return a;
 }
+// What MX4 has for codes of 0 to 15, a byte each.
+ED_OUT bytes nlooked(bytes codes) {
+  for (int i = 0; i < 4 * W; i++) codes.v[i] = edgedec::MX4_VALUES[codes.v[i]];
+  return codes;
+}
 using w4 = bytes;
 ED_IN w4 ready4(bytes b) { return b; }
 ED_IN acc4 begin4(int c) { return niset(c); }

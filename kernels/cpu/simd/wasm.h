@@ -190,6 +190,8 @@ ED_IN v128_t nbits(v128_t raw) {
   return wasm_v128_and(BY < 0 ? wasm_i8x16_shl(raw, BY < 0 ? -BY : 0) : wasm_u8x16_shr(raw, BY < 0 ? 0 : BY), mask);
 }
 ED_IN v128_t nor8(v128_t a, v128_t b) { return wasm_v128_or(a, b); }
+// What MX4 has for codes of 0 to 15, a byte each.
+ED_IN v128_t nlooked(v128_t codes) { return wasm_i8x16_swizzle(wasm_v128_load(edgedec::MX4_VALUES), codes); }
 ED_IN acc4 begin4(int c) { return niset(c); }
 ED_IN ni end4(acc4 a, int) { return a; }
 ED_IN acc8 begin8(int c) { return niset(c); }
