@@ -11,7 +11,7 @@ import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
 import numpy as np
 import zoo
-from ggufs import Array, _paired, add_value, finish, gguf
+from ggufs import Array, _divisors, _paired, add_value, finish, gguf
 
 UNBOUNDED = {"time_step_limit": [0.0, float("inf")]}
 HALF = {"rope_parameters": zoo.HALF_ROPE}
@@ -46,6 +46,9 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "seed_oss": ("seed_oss", zoo.ZOO["seed_oss"]),
     "hunyuan_v1_dense": ("hunyuan-dense", zoo._causal("HunYuanDenseV1", head_dim=12, attention_bias=True)),
     "bitnet": ("bitnet", zoo._causal("BitNet", tie_word_embeddings=True)),
+    "minicpm": ("minicpm", zoo.ZOO["minicpm"]),
+    "minicpm_usual": ("minicpm", zoo._causal("MiniCPM", scale_emb=12, scale_depth=1.4, dim_model_base=256)),
+    "apertus": ("apertus", zoo.ZOO["apertus"]),
     "qwen2_moe": (
         "qwen2moe",
         zoo._causal("Qwen2Moe", **zoo.SHARED | zoo.EXPERTS, norm_topk_prob=False, decoder_sparse_step=1),
@@ -73,7 +76,7 @@ EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", 
 RMS = ("mamba", "falcon_mamba", "mamba2")
 LESS_ONE = ("gemma", "nemotron")
 # llama.cpp's converter brings the halves of heads together in these.
-ORDERED = ("olmo", "arcee")
+ORDERED = ("olmo", "arcee", "minicpm")
 
 
 def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
@@ -81,8 +84,8 @@ def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
     arch, make = MODELS[name]
     model = make()
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in (facts(model.config) | changed).items():
-        add_value(writer, f"{arch}.{key}", value)
+    for key, value in (facts(model.config) | mixtures.learned(model) | changed).items():
+        add_value(writer, key if key.startswith("xielu.") else f"{arch}.{key}", value)
     for tensor, values in converted(model, arch).items():
         writer.add_tensor(tensor, np.ascontiguousarray(values, np.float32))
     finish(writer)
@@ -189,6 +192,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
+    found |= _divisors(c)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:

@@ -15,6 +15,7 @@ from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.diffusion import diffusion_facts
+from edgedec.export.gguf.activations import activations
 from edgedec.export.gguf.common import head_dim, nextn_layers
 from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
 from edgedec.export.gguf.file import GgufFile
@@ -56,11 +57,11 @@ class GgufCheckpoint(Checkpoint):
         kind, times = self.config["model_type"], dict[str, float]()
         if kind.startswith("granite"):
             times = multipliers(ConfigReader(self.config))
-        if kind == "minicpm3":
+        if kind in ("minicpm", "minicpm3"):
             times = minicpm3.multipliers(ConfigReader(self.config))
         if kind.startswith("cohere"):
             times = {"final_norm": logit_scale(ConfigReader(self.config))}
-        found = named(spec, self.tensors, times, self.facts.architecture)
+        found = named(spec, self.tensors, times, self.facts.architecture) | activations(self.facts, spec)
         drafting = (rf"blk\.{spec.n_layers + i}\..*" for i in range(nextn_layers(self.facts)))
         self.check(found, spec, (*IGNORED, *drafting))
         return found

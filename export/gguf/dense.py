@@ -128,6 +128,25 @@ def _seed_oss(f: GgufFacts) -> Config:
     }
 
 
+def _minicpm(f: GgufFacts) -> Config:
+    """The multipliers are llama.cpp's where the file has none. Biases of attention are no part of a file: the converter
+    would leave those of q and k in another order than their matrices."""
+    if f.whole("expert_count", 0):
+        raise f.fail(f.name("expert_count"), "is set: MiniCPM with experts is not supported")
+    found = common(f, "minicpm")
+    n, hidden = found["num_hidden_layers"], found["hidden_size"]
+    depth = f.number("residual_scale", 0.0) * n**0.5 or 1.4
+    divisor = f.number("logit_scale", 0.0) or hidden / 256
+    base = round(hidden / divisor)
+    if divisor < 0 or base < 1 or abs(hidden / base - divisor) > 1e-4 * divisor:
+        raise f.fail(f.name("logit_scale"), f"is {divisor:g}, which is not {hidden} by a whole number")
+    return without(found, "head_dim") | {
+        "scale_emb": f.number("embedding_scale", 0.0) or 12.0,
+        "scale_depth": depth,
+        "dim_model_base": base,
+    }
+
+
 def _state_spaces(f: GgufFacts, model_type: str) -> Config:
     """Of Mamba and Mamba-2, which have no heads of attention."""
     return {
@@ -182,6 +201,8 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "seed_oss": _seed_oss,
     "hunyuan-dense": lambda f: common(f, "hunyuan_v1_dense") | {"attention_bias": biased(f, "attn_q")},
     "bitnet": lambda f: common(f, "bitnet"),
+    "minicpm": _minicpm,
+    "apertus": lambda f: common(f, "apertus") | {"attention_bias": biased(f, "attn_q")},
     "mamba": _mamba,
     "mamba2": _mamba2,
 }

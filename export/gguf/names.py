@@ -43,6 +43,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "moe": {
         "norm": ("ffn_norm.weight",),
+        "post_norm": ("post_ffw_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
         "router_bias": ("exp_probs_b.bias",),
         "router_logit_bias": ("ffn_gate_inp.bias",),
@@ -81,6 +82,8 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 BLOCKS["delta"] = {
     **{name: BLOCKS["ssm"][name] for name in ("norm", "dt_bias", "a", "gate_norm", "out_proj")},
+    "gate_up": ("ssm_g_b.weight",),
+    "decay_up": ("ssm_f_b.weight",),
 }
 BLOCKS["latent"] = {
     "norm": ("attn_norm.weight",),

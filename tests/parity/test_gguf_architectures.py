@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf_architectures as architectures
 import gguf_mixtures as mixtures
 import numpy as np
 import pytest
+from gguf_architectures import MODELS, write
 from readings import all_logits, of_file
 
+from edgedec.errors import CheckpointError
+from edgedec.export.gguf.config import ARCHITECTURES
+from edgedec.export.gguf.dense import DENSE
+from edgedec.export.gguf.hybrids import HYBRIDS
+from edgedec.export.gguf.latent import LATENT
+from edgedec.export.gguf.mixtures import MIXTURES
+
 torch = pytest.importorskip("torch", reason="the models are built with torch")
-pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
-
-from gguf_architectures import MODELS, write  # noqa: E402
-
-from edgedec.errors import CheckpointError  # noqa: E402
-from edgedec.export.gguf.config import ARCHITECTURES  # noqa: E402
-from edgedec.export.gguf.dense import DENSE  # noqa: E402
-from edgedec.export.gguf.hybrids import HYBRIDS  # noqa: E402
-from edgedec.export.gguf.latent import LATENT  # noqa: E402
-from edgedec.export.gguf.mixtures import MIXTURES  # noqa: E402
 
 IDS = np.random.default_rng(1).integers(3, 101, 24).tolist()
 
@@ -55,7 +55,48 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {"attention.key_length_mla": 16}, "is 16: of these 16 turn, and some must not"),
     ("ernie4_5_moe", {"expert_feed_forward_length": 15}, "is 15; shared experts have 48 rows"),
     ("minimax_m2", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
+    ("minicpm", {"expert_count": 2}, "expert_count is set: MiniCPM with experts is not supported"),
+    ("minicpm", {"logit_scale": 1.9}, "logit_scale is 1.9, which is not 48 by a whole number"),
+    ("apertus", {"xielu.beta": [0.5, 0.5]}, "xielu.beta must give a number for each of 3 layers"),
+    ("apertus", {"xielu.beta": 1}, "xielu.beta must give a number for each of 3 layers, found 1"),
+    ("afmoe", {"expert_weights_norm": False}, "route_norm"),
+    ("afmoe", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
+    ("afmoe", {"attention.sliding_window_pattern": 3}, "must be three layers of four"),
+    ("afmoe", {"expert_group_count": 5}, "n_group"),
+    ("phimoe", {"expert_used_count": 3}, "num_experts_per_tok is 3; its router chooses 2"),
+    ("kimi_linear", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
 ]
+
+
+def _learned_in_turn(model: Any, found: Any = mixtures.learned) -> dict[str, Any]:
+    """The values of xIELU of the layers, the last first."""
+    return {key: values[::-1] for key, values in found(model).items()}
+
+
+# Rules of the converter, by what is without them: the model, where the rule is, and what there is in its place.
+RULES: list[tuple[str, Any, str, Any]] = [
+    ("minicpm", architectures, "ORDERED", ()),
+    ("minicpm", mixtures.OWN, "minicpm", lambda c: {}),
+    ("apertus", mixtures, "learned", _learned_in_turn),
+    ("apertus", architectures, "_divisors", lambda c: {}),
+    ("afmoe", mixtures.OWN, "afmoe", lambda c: mixtures._afmoe(c) | {"expert_weights_scale": 1.0}),
+    ("afmoe", mixtures.OWN, "afmoe", lambda c: mixtures._afmoe(c) | {"attention.sliding_window": 6}),
+    ("phimoe", mixtures, "STRETCHED", 1.0),
+    ("kimi_linear", mixtures, "_of_kimi", partial(mixtures._of_kimi, order="qvk")),
+    ("kimi_linear", mixtures.OWN, "kimi_linear", lambda c: mixtures._kimi(c) | {"expert_group_used_count": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "rule", "other"), RULES)
+def test_each_rule_of_the_converter_counts(
+    name: str, place: Any, rule: str, other: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = MODELS[name][1]()
+    with torch.no_grad():
+        expected = model(torch.tensor(IDS)[None]).logits[0].numpy()
+    (monkeypatch.setitem if isinstance(place, dict) else monkeypatch.setattr)(place, rule, other)
+    _, path = write(name, tmp_path / "m.gguf")
+    assert np.abs(all_logits(of_file(path), IDS) - expected).max() > 1e-2
 
 
 @pytest.mark.parametrize(("name", "changed", "why"), WRONG)
