@@ -14,6 +14,9 @@ import zoo
 from ggufs import Array, _divisors, _paired, add_value, finish, gguf
 
 UNBOUNDED = {"time_step_limit": [0.0, float("inf")]}
+MINISTRAL_ROPE = zoo.YARN | {"original_max_position_embeddings": 48, "llama_4_scaling_beta": 0.1} | {
+    "mscale": 1.0, "mscale_all_dim": 1.0,
+}  # fmt: skip
 HALF = {"rope_parameters": zoo.HALF_ROPE}
 # llama.cpp's name of each, and the model: the zoo's, without what a GGUF cannot say.
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -49,6 +52,9 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "minicpm": ("minicpm", zoo.ZOO["minicpm"]),
     "minicpm_usual": ("minicpm", zoo._causal("MiniCPM", scale_emb=12, scale_depth=1.4, dim_model_base=256)),
     "apertus": ("apertus", zoo.ZOO["apertus"]),
+    "ministral3": ("mistral3", zoo._causal("Ministral3", head_dim=16, rope_parameters=MINISTRAL_ROPE)),
+    "mistral": ("mistral3", zoo._causal("Mistral", head_dim=16, sliding_window=None)),
+    "jais2": ("jais2", zoo.ZOO["jais2"]),
     "qwen2_moe": (
         "qwen2moe",
         zoo._causal("Qwen2Moe", **zoo.SHARED | zoo.EXPERTS, norm_topk_prob=False, decoder_sparse_step=1),
@@ -76,7 +82,7 @@ EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", 
 RMS = ("mamba", "falcon_mamba", "mamba2")
 LESS_ONE = ("gemma", "nemotron")
 # llama.cpp's converter brings the halves of heads together in these.
-ORDERED = ("olmo", "arcee", "minicpm")
+ORDERED = ("olmo", "arcee", "minicpm", "ministral3", "mistral")
 
 
 def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
@@ -171,6 +177,9 @@ def _own(c: Any) -> dict[str, Any]:
         found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
         found |= {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
+    if c.model_type == "ministral3":
+        found |= mixtures.yarn(c.rope_parameters) | {"rope.scaling.yarn_log_multiplier": 1.0}
+        found["attention.temperature_scale"] = c.rope_parameters["llama_4_scaling_beta"]
     if c.model_type == "qwen2_moe":
         found["expert_shared_feed_forward_length"] = c.shared_expert_intermediate_size
     return found

@@ -39,6 +39,10 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "DeepseekV3", **zoo.LATENT, **zoo.DEEPSEEK_EXPERTS, num_hidden_layers=2, rms_norm_eps=1e-3,
         rope_parameters=zoo.YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
     )),
+    "glm4_moe_lite": ("deepseek2", zoo._causal(
+        "Glm4MoeLite", **zoo.LATENT, num_hidden_layers=2, mlp_layer_types=["dense", "sparse"], norm_topk_prob=True,
+        **{k: v for k, v in zoo.DEEPSEEK_EXPERTS.items() if k != "first_k_dense_replace"},
+    )),
     "youtu": ("deepseek2", zoo.ZOO["youtu"]),
     "minicpm3": ("minicpm3", zoo._causal(
         "MiniCPM3", **zoo.LATENT, hidden_size=64, scale_emb=12.0, scale_depth=1.4, dim_model_base=256
@@ -73,7 +77,7 @@ def experts(n: int, used: int, inner: int) -> dict[str, Any]:
 def _dots1(c: Any) -> dict[str, Any]:
     return experts(c.n_routed_experts, c.num_experts_per_tok, c.moe_intermediate_size) | {
         "expert_shared_count": c.n_shared_experts,
-        "leading_dense_block_count": c.first_k_dense_replace,
+        "leading_dense_block_count": getattr(c, "first_k_dense_replace", 1),
         "expert_weights_scale": float(c.routed_scaling_factor),
         "expert_weights_norm": c.norm_topk_prob,
         "expert_gating_func": 2,
@@ -123,11 +127,15 @@ def _latent(c: Any) -> dict[str, Any]:
         found["attention.q_lora_rank"] = c.q_lora_rank
     rope = c.rope_parameters
     if rope["rope_type"] == "yarn":
-        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
-        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-        found |= {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
+        found |= yarn(rope)
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
     return found
+
+
+def yarn(rope: dict[str, Any]) -> dict[str, Any]:
+    found = {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
+    found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    return found | {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
 
 
 def _deepseek(c: Any) -> dict[str, Any]:
@@ -145,7 +153,7 @@ def _deepseek(c: Any) -> dict[str, Any]:
 def _experts_of(c: Any) -> dict[str, Any]:
     """DeepSeek-V2's have no groups here, and a softmax."""
     found = _dots1(c)
-    if c.model_type == "deepseek_v3":
+    if c.model_type != "deepseek_v2":
         return found
     return {key: value for key, value in found.items() if "group" not in key and "norm" not in key} | {
         "expert_gating_func": 1
@@ -224,7 +232,7 @@ OWN: dict[str, Callable[[Any], dict[str, Any]]] = {
     "ernie4_5_moe": _ernie,
     "hunyuan_v1_moe": _hunyuan,
     "olmo3": _olmo3,
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "youtu"), _deepseek),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"), _deepseek),
     "minicpm3": _latent,
 }
 
@@ -237,7 +245,9 @@ def changed(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
         return found
     if name.endswith("moe_statics.e_score_correction_bias"):
         return [(f"{layer(name)}.exp_probs_b.bias", values.reshape(-1))]
-    if c.model_type in ("deepseek_v2", "deepseek_v3", "youtu", "kimi_linear") and name.endswith("kv_b_proj.weight"):
+    if c.model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "kimi_linear") and name.endswith(
+        "kv_b_proj.weight"
+    ):
         heads = values.reshape(c.num_attention_heads, -1, c.kv_lora_rank)
         keys, vals = np.split(heads, [c.qk_nope_head_dim], axis=1)
         return [(f"{layer(name)}.attn_k_b.weight", keys.swapaxes(1, 2)), (f"{layer(name)}.attn_v_b.weight", vals)]

@@ -11,9 +11,9 @@ Config = dict[str, Any]
 MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 
 
-def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
+def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps", alike: bool = False) -> Config:
     """The config entries of nearly all architectures. eps: the config's name for what norms add, LayerNorms under
-    another name than the usual one."""
+    another name than the usual one; alike: YaRN's two scales are one, as in `rope_config`."""
     heads = f.whole("attention.head_count", least=1)
     found = headless(f, model_type, eps) | {
         "num_attention_heads": heads,
@@ -22,7 +22,7 @@ def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
     }
     if f.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise f.fail(f.name("attention.value_length"), f"is not {found['head_dim']}, the length of keys")
-    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"])
+    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"], alike)
 
 
 def head_dim(f: GgufFacts) -> int:

@@ -252,4 +252,7 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
 # llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
 UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe")
 # In these too, where the checkpoint's code does not, so that their q and k are stored in its order.
-PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", "minicpm", *UNORDERED)
+PAIRED = (
+    *("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", "minicpm", "mistral3"),
+    *UNORDERED,
+)

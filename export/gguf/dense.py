@@ -129,8 +129,8 @@ def _seed_oss(f: GgufFacts) -> Config:
 
 
 def _minicpm(f: GgufFacts) -> Config:
-    """The multipliers are llama.cpp's where the file has none. Biases of attention are no part of a file: the converter
-    would leave those of q and k in another order than their matrices."""
+    """Where the file has no multipliers, they are those of MiniCPM-2B. Biases of attention are no part of a file: the
+    converter would leave those of q and k in another order than their matrices."""
     if f.whole("expert_count", 0):
         raise f.fail(f.name("expert_count"), "is set: MiniCPM with experts is not supported")
     found = common(f, "minicpm")
@@ -145,6 +145,18 @@ def _minicpm(f: GgufFacts) -> Config:
         "scale_depth": depth,
         "dim_model_base": base,
     }
+
+
+def _mistral3(f: GgufFacts) -> Config:
+    """Ministral 3 if queries grow with positions, which they do beyond what a bundle reads; else a Mistral."""
+    if f.has("attention.temperature_scale"):
+        return common(f, "ministral3", alike=True)
+    return common(f, "mistral") | {"sliding_window": f.whole("attention.sliding_window", 0) or None}
+
+
+def _jais2(f: GgufFacts) -> Config:
+    biases = {"attention_bias": biased(f, "attn_q"), "mlp_bias": biased(f, "ffn_up")}
+    return common(f, "jais2", "layer_norm_eps") | biases
 
 
 def _state_spaces(f: GgufFacts, model_type: str) -> Config:
@@ -202,6 +214,8 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "hunyuan-dense": lambda f: common(f, "hunyuan_v1_dense") | {"attention_bias": biased(f, "attn_q")},
     "bitnet": lambda f: common(f, "bitnet"),
     "minicpm": _minicpm,
+    "mistral3": _mistral3,
+    "jais2": _jais2,
     "apertus": lambda f: common(f, "apertus") | {"attention_bias": biased(f, "attn_q")},
     "mamba": _mamba,
     "mamba2": _mamba2,

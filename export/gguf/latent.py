@@ -31,7 +31,7 @@ def _heads(f: GgufFacts) -> Config:
 
 def _latent(f: GgufFacts, model_type: str) -> Config:
     found = headless(f, model_type) | _heads(f)
-    return found | rope_config(f, found["qk_rope_head_dim"], found["max_position_embeddings"], latent=True)
+    return found | rope_config(f, found["qk_rope_head_dim"], found["max_position_embeddings"], alike=True)
 
 
 def _deepseek2(f: GgufFacts) -> Config:
