@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_gemma4 as gemma4
 import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
 import numpy as np
@@ -76,6 +77,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     **mixtures.MODELS,
     **hybrids.MODELS,
+    **gemma4.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
@@ -112,7 +114,7 @@ def facts(c: Any) -> dict[str, Any]:
     }
     if kind in RMS:
         return found | _state_space(c)
-    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c)
+    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c) | gemma4.own(c)
 
 
 def _length(c: Any) -> int:
@@ -201,7 +203,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
-    found |= _divisors(c)
+    found |= _divisors(c) | gemma4.divisors(c)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:
@@ -221,7 +223,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
-    for one in (mixtures, hybrids):
+    for one in (mixtures, hybrids, gemma4):
         if (found := one.changed(name, values, names, c)) is not None:
             return found
     stem, _, suffix = name.rpartition(".")

@@ -42,8 +42,8 @@ def write_text(f: GgufFacts, target: Path) -> Text:
     sampling = _sampling(f)
     if kind in ("none", "no_vocab") or (kind == "llama" and SCORES not in f.file.metadata):
         return Text(tokenizer=None, bos=_id(f, "bos", tokens, None), eos=_ends(f, tokens, types), sampling=sampling)
-    if kind not in ("gpt2", "llama"):
-        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: gpt2, llama")
+    if kind not in ("gpt2", "llama", "gemma4"):
+        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: gpt2, llama, gemma4")
     bos = _id(f, "bos", tokens, 1 if kind == "llama" else None)
     ends = _ends(f, tokens, types)
     pre = _pre(f) if kind == "gpt2" else None
@@ -147,23 +147,27 @@ def _pre(f: GgufFacts) -> PreTokenizer:
 
 def _byte_level(f: GgufFacts, tokens: list[str], pre: PreTokenizer) -> dict[str, Any]:
     """A vocabulary over bytes, spelled in GPT-2's alphabet, with its merges."""
-    merges = f.file.metadata.get(MERGES)
-    if not isinstance(merges, list):
-        raise f.fail(MERGES, "must be a list of strings")
-    pairs = [merge[0] + merge[1:].partition(" ")[0] if merge else "" for merge in merges]
-    split = [(left, merge[len(left) + 1 :]) for left, merge in zip(pairs, merges, strict=True)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cuts = [{"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False} for cut in pre.cuts]
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, byte_level]},
         "decoder": byte_level,
-        "model": _bpe(tokens, split, ignore_merges=pre.whole),
+        "model": _bpe(tokens, _merges(f), ignore_merges=pre.whole),
     }
 
 
+def _merges(f: GgufFacts) -> list[tuple[str, str]]:
+    merges = f.file.metadata.get(MERGES)
+    if not isinstance(merges, list):
+        raise f.fail(MERGES, "must be a list of strings")
+    pairs = [merge[0] + merge[1:].partition(" ")[0] if merge else "" for merge in merges]
+    return [(left, merge[len(left) + 1 :]) for left, merge in zip(pairs, merges, strict=True)]
+
+
 def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
-    """A SentencePiece vocabulary: two neighbours become one token where there is one, the best scored first."""
+    """A SentencePiece vocabulary: two neighbours become one token where there is one, the best scored first; Gemma 4's
+    has merges in its file."""
     prefix = f.file.metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     decoders: list[dict[str, Any]] = [
@@ -172,7 +176,8 @@ def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
         {"type": "Fuse"},
     ]
     bytewise = BYTE in types
-    unknown = _id(f, "unknown", tokens, 0)
+    unknown, gemma = _id(f, "unknown", tokens, 0), f.text("tokenizer.ggml.model") == "gemma4"
+    merges = _merges(f) if gemma else merges_of(tokens, types, _array(f, SCORES, len(tokens), 0.0))
     return {
         "normalizer": {
             "type": "Sequence",
@@ -185,7 +190,7 @@ def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
         },
         "model": _bpe(
             tokens,
-            merges_of(tokens, types, _array(f, SCORES, len(tokens), 0.0)),
+            merges,
             unk_token=None if unknown is None else tokens[unknown],
             fuse_unk=True,
             byte_fallback=bytewise,

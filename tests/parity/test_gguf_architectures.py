@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf_architectures as architectures
+import gguf_gemma4 as gemma4
 import gguf_mixtures as mixtures
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_the_model_of_a_file_is_the_one_that_wrote_it(name: str, tmp_path: Path)
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {arch for arch, _ in MODELS.values()} == {*DENSE, *MIXTURES, *HYBRIDS, *LATENT, "lfm2moe", "olmo2"}
+    assert {arch for arch, _ in MODELS.values()} == {*DENSE, *MIXTURES, *HYBRIDS, *LATENT, "lfm2moe", "olmo2", "gemma4"}
     assert {*DENSE, *MIXTURES, *HYBRIDS, *LATENT} < set(ARCHITECTURES)
 
 
@@ -65,6 +66,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("afmoe", {"expert_group_count": 5}, "n_group"),
     ("phimoe", {"expert_used_count": 3}, "num_experts_per_tok is 3; its router chooses 2"),
     ("kimi_linear", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
+    ("gemma4", {"rope.dimension_count_swa": 8}, "is 8; supported is 16, the whole of a head"),
+    ("gemma4", {"feed_forward_length": [72, 72, 72, 144, 144, 72]}, "supported is one, doubled where slots are shared"),
+    ("gemma4", {"attention.head_count_kv": [2, 2, 1, 2, 2, 1]}, "differs between layers that have values apart"),
 ]
 
 
@@ -73,6 +77,7 @@ def _learned_in_turn(model: Any, found: Any = mixtures.learned) -> dict[str, Any
     return {key: values[::-1] for key, values in found(model).items()}
 
 
+OWN_OF_GEMMA4 = gemma4.own
 # Rules of the converter, by what is without them: the model, where the rule is, and what there is in its place.
 RULES: list[tuple[str, Any, str, Any]] = [
     ("minicpm", architectures, "ORDERED", ()),
@@ -84,6 +89,9 @@ RULES: list[tuple[str, Any, str, Any]] = [
     ("phimoe", mixtures, "STRETCHED", 1.0),
     ("kimi_linear", mixtures, "_of_kimi", partial(mixtures._of_kimi, order="qvk")),
     ("kimi_linear", mixtures.OWN, "kimi_linear", lambda c: mixtures._kimi(c) | {"expert_group_used_count": 3}),
+    ("ministral3", architectures, "ORDERED", ()),
+    ("gemma4", gemma4, "divisors", lambda c: {}),
+    ("gemma4", gemma4, "own", lambda c: OWN_OF_GEMMA4(c) | {"attention.sliding_window": 4}),
 ]
 
 

@@ -151,13 +151,26 @@ def test_phi_3_takes_the_space_after_a_token_along(tmp_path: Path) -> None:
     assert tokenizer.encode("<|user|> \n Hello") == tokenizer.encode("<|user|>Hello")
 
 
+def test_gemma_4_has_merges_over_characters(tmp_path: Path) -> None:
+    """And no space is put before a text. llama.cpp leaves out characters that no token is, and has newlines apart."""
+    kept = GgufFile.open(sentencepiece(tmp_path / "v.gguf")).metadata
+    merges = merges_of(*(kept[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "scores")))
+    own = {"tokenizer.ggml.merges": [" ".join(pair) for pair in merges], "tokenizer.ggml.add_space_prefix": False}
+    path = sentencepiece(tmp_path / "v.gguf", "gemma4", **own)
+    _, tokenizer = opened(path)
+    plain = [text for text in TEXTS if text.isascii() and "\n" not in text]
+    assert len(plain) > 20
+    assert [tokenizer.encode(text) for text in plain] == ids_by_llama_cpp(path, plain)
+    assert tokenizer.token(tokenizer.encode("Hello world")[1]) == "Hello"
+
+
 def test_merges_follow_the_scores() -> None:
     tokens, scores = ["a", "b", "ab", "ba", "aba"], [-9.0, -8.0, -2.0, -1.0, -3.0]
     assert merges_of(tokens, [1] * 5, scores) == [("b", "a"), ("a", "b"), ("a", "ba"), ("ab", "a")]
 
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama"),
+    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama, gemma4"),
     ("tokenizer.ggml.model", 7, "must be a string"),
     ("tokenizer.ggml.pre", "superbpe", "'superbpe' is not supported; known: llama3"),
     ("tokenizer.ggml.tokens", "a", "must be a list of strings"),
