@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,28 @@ def vocabulary_of(folder: Path) -> Path | None:
 
 def write_world(path: Path, target: Path, end: str = "") -> None:
     """Write the tokenizer.json for a vocabulary. end: the spelling of token 0, which ends a text."""
-    tokens = {number: _spelled(token) for token, number in _read(path).items()}
+    added = {
+        "id": 0,
+        "content": end or END,
+        "special": True,
+        **dict.fromkeys(("single_word", "lstrip", "rstrip"), False),
+    }
+    content = pipeline(_read(path), {end or END: 0}) | {"added_tokens": [added | {"normalized": False}]}
+    target.write_text(json.dumps(content | {"version": "1.0"}, ensure_ascii=False), "utf-8")
+
+
+def pipeline(numbers: Mapping[bytes, int], others: Mapping[str, int]) -> dict[str, Any]:
+    """The parts of a tokenizer.json for such tokens. others: that no text is cut into."""
+    tokens = {number: _spelled(token) for token, number in numbers.items()}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cut = {"type": "Split", "pattern": {"Regex": expression(tokens.values())}, "behavior": "Isolated", "invert": False}
-    end = end or END
-    added = {"id": 0, "content": end, "special": True, **dict.fromkeys(("single_word", "lstrip", "rstrip"), False)}
     model = {"type": "BPE", "ignore_merges": True, "merges": [], "byte_fallback": False, "fuse_unk": False}
-    content = {
-        "version": "1.0",
-        "added_tokens": [added | {"normalized": False}],
+    return {
+        "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [byte_level, cut]},
         "decoder": byte_level,
-        "model": model | {"vocab": {end: 0} | {token: number for number, token in tokens.items()}},
+        "model": model | {"vocab": {**others} | {token: number for number, token in tokens.items()}},
     }
-    target.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
 
 
 def _read(path: Path) -> dict[bytes, int]:

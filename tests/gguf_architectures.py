@@ -10,6 +10,7 @@ from typing import Any
 import gguf_gemma4 as gemma4
 import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
+import gguf_rwkv7 as rwkv7
 import numpy as np
 import zoo
 from ggufs import Array, _divisors, _paired, add_value, finish, gguf
@@ -78,6 +79,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     **mixtures.MODELS,
     **hybrids.MODELS,
     **gemma4.MODELS,
+    **rwkv7.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
@@ -112,6 +114,8 @@ def facts(c: Any) -> dict[str, Any]:
         f"attention.layer_norm_{'rms_' if rms else ''}epsilon": float(getattr(c, key, 1e-5)),
         "vocab_size": c.vocab_size,
     }
+    if kind == "rwkv7":
+        return found | rwkv7.own(c)
     if kind in RMS:
         return found | _state_space(c)
     return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c) | gemma4.own(c)
@@ -203,7 +207,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
-    found |= _divisors(c) | gemma4.divisors(c)
+    found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:
@@ -223,7 +227,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
-    for one in (mixtures, hybrids, gemma4):
+    for one in (mixtures, hybrids, gemma4, rwkv7):
         if (found := one.changed(name, values, names, c)) is not None:
             return found
     stem, _, suffix = name.rpartition(".")

@@ -97,6 +97,12 @@ def sentencepiece(path: Path, kind: str = "llama", **extra: Any) -> Path:
     return _write(path, facts | {"bos_token_id": 1, "eos_token_id": 2}, extra)
 
 
+def rwkv(path: Path, tokens: list[str]) -> Path:
+    """The first token ends a text, the last is of none."""
+    types = [CONTROL, *[NORMAL] * (len(tokens) - 2), 5]
+    return _write(path, {"model": "rwkv", "tokens": tokens, "token_type": types, "eos_token_id": 0}, {})
+
+
 def _write(path: Path, facts: dict[str, Any], extra: dict[str, Any]) -> Path:
     """A file that llama.cpp too opens for its vocabulary."""
     writer = gguf.GGUFWriter(path, "llama")

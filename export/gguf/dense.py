@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, pattern, rows, turned_share, without
+from edgedec.export.gguf.common import MAX_HEAD, Config, biased, common, headless, pattern, rows, turned_share, without
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -189,6 +189,16 @@ def _mamba2(f: GgufFacts) -> Config:
     return found | sizes | {"n_groups": f.whole("ssm.group_count", least=1)}
 
 
+def _rwkv7(f: GgufFacts) -> Config:
+    found = without(headless(f, "rwkv7", "norm_eps"), "max_position_embeddings")
+    ranks = {"decay": "decay", "a": "iclr", "v": "value_residual_mix", "gate": "gate"}
+    return found | {
+        "head_dim": f.whole("wkv.head_size", least=1, most=MAX_HEAD),
+        "norm_first": "token_embd_norm.weight" in f.file.tensors,
+        **{f"{ours}_low_rank_dim": f.whole(f"attention.{theirs}_lora_rank", least=1) for ours, theirs in ranks.items()},
+    }
+
+
 DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "gemma": lambda f: (
         common(f, "gemma") | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": biased(f, "attn_q")}
@@ -219,4 +229,5 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "apertus": lambda f: common(f, "apertus") | {"attention_bias": biased(f, "attn_q")},
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "rwkv7": _rwkv7,
 }

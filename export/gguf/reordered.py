@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.models import Part, Source
-from edgedec.spec import Attention, Block, Delta, LatentAttention
+from edgedec.spec import Attention, Block, Delta, LatentAttention, Rwkv7
 
 # Neighbouring channels of a query or key turn together in these.
 _IN_PAIRS = ("deepseek2",)
@@ -17,6 +17,8 @@ def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str)
         return _of_channels(tensor)
     if isinstance(block, Delta):
         return _of_delta(block, tensor, own, architecture in _IN_TURN)
+    if isinstance(block, Rwkv7) and tensor == "mix":
+        return (Part("time_mix_lerp_fused.weight", flat=True),)
     if isinstance(block, LatentAttention):
         return _of_latent(block, tensor, own, architecture in _IN_PAIRS)
     if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError, TextError
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.pretokenizers import KNOWN, PreTokenizer
+from edgedec.export.world import pipeline
 from edgedec.text.tokenizer import Tokenizer
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 TOKENS, MERGES, SCORES, TYPES = (f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type"))
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 SPACE = "▁"
+_KINDS = ("gpt2", "llama", "gemma4", "rwkv")
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|.)")
 MAX_PIECE = 1 << 10
 # Tokens that end a turn, as llama.cpp detects them by their spelling, too; "</s>" only where it is a control token.
 ENDS = (
@@ -42,16 +46,16 @@ def write_text(f: GgufFacts, target: Path) -> Text:
     sampling = _sampling(f)
     if kind in ("none", "no_vocab") or (kind == "llama" and SCORES not in f.file.metadata):
         return Text(tokenizer=None, bos=_id(f, "bos", tokens, None), eos=_ends(f, tokens, types), sampling=sampling)
-    if kind not in ("gpt2", "llama", "gemma4"):
-        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: gpt2, llama, gemma4")
+    if kind not in _KINDS:
+        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: {', '.join(_KINDS)}")
     bos = _id(f, "bos", tokens, 1 if kind == "llama" else None)
     ends = _ends(f, tokens, types)
-    pre = _pre(f) if kind == "gpt2" else None
-    model = _byte_level(f, tokens, pre) if pre else _spm(f, tokens, types)
-    around = _around(f, tokens, bos, ends, pre.bos if pre else True)
+    pre, world = _pre(f) if kind == "gpt2" else None, kind == "rwkv"
+    model = _byte_level(f, tokens, pre) if pre else _world(f, tokens, types) if world else _spm(f, tokens, types)
+    around = _around(f, tokens, bos, ends, pre.bos if pre else not world)
     _write(f, target / TOKENIZER, model | {"added_tokens": _added(f, tokens, types, ends), "post_processor": around})
     spelled = {"bos_token": "" if bos is None else tokens[bos], "eos_token": tokens[ends[0]] if ends else ""}
-    template = f.text("tokenizer.chat_template", "") or None
+    template = f.text("tokenizer.chat_template", "").removeprefix("rwkv-world") or None  # a name, not a template
     settings = {key: value for key, value in {**spelled, "chat_template": template}.items() if value}
     (target / SETTINGS).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Text(tokenizer=TOKENIZER, bos=bos, eos=ends, chat_template=template, sampling=sampling, **spelled)
@@ -155,6 +159,21 @@ def _byte_level(f: GgufFacts, tokens: list[str], pre: PreTokenizer) -> dict[str,
         "decoder": byte_level,
         "model": _bpe(tokens, _merges(f), ignore_merges=pre.whole),
     }
+
+
+def _world(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
+    """RWKV's vocabulary: strings of bytes, those that are not seen as \\n, \\x00 .."""
+    raw = {_unescaped(token): i for i, token in enumerate(tokens) if types[i] == NORMAL}
+    if missing := [byte for byte in range(256) if bytes([byte]) not in raw]:
+        raise f.fail(TOKENS, f"has no token for byte {missing[0]}, so that not every text can be cut")
+    return pipeline(raw, {token: i for i, token in enumerate(tokens) if types[i] != NORMAL})
+
+
+def _unescaped(token: str) -> bytes:
+    one = {"n": b"\n", "t": b"\t", "r": b"\r"}
+    parts = _ESCAPE.split(token)
+    codes = [bytes([int(code[1:], 16)]) if len(code) == 3 else one.get(code, code.encode()) for code in parts[1::2]]
+    return b"".join(part.encode() + code for part, code in zip(parts[::2], [*codes, b""], strict=True))
 
 
 def _merges(f: GgufFacts) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import gguf_architectures as architectures
 import gguf_gemma4 as gemma4
 import gguf_mixtures as mixtures
+import gguf_rwkv7 as rwkv7
 import numpy as np
 import pytest
 from gguf_architectures import MODELS, write
@@ -90,6 +91,7 @@ RULES: list[tuple[str, Any, str, Any]] = [
     ("kimi_linear", mixtures, "_of_kimi", partial(mixtures._of_kimi, order="qvk")),
     ("kimi_linear", mixtures.OWN, "kimi_linear", lambda c: mixtures._kimi(c) | {"expert_group_used_count": 3}),
     ("ministral3", architectures, "ORDERED", ()),
+    ("rwkv7", rwkv7, "LERPS", "rwkvga"),
     ("gemma4", gemma4, "divisors", lambda c: {}),
     ("gemma4", gemma4, "own", lambda c: OWN_OF_GEMMA4(c) | {"attention.sliding_window": 4}),
 ]

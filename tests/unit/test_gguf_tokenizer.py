@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import vocabularies
-from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, sentencepiece
+from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, rwkv, sentencepiece
 
 from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError
@@ -164,13 +164,24 @@ def test_gemma_4_has_merges_over_characters(tmp_path: Path) -> None:
     assert tokenizer.token(tokenizer.encode("Hello world")[1]) == "Hello"
 
 
+def test_rwkv_has_the_longest_tokens(tmp_path: Path) -> None:
+    """Spelled as Python spells bytes, a token of no text before them."""
+    raw = [bytes([byte]) for byte in range(256)] + ["Hello", "He", "lo w", "\n\n", "é", "世界", "it's", "\\x", " \t"]
+    spelled = [repr(token if isinstance(token, bytes) else token.encode())[2:-1] for token in raw]
+    path = rwkv(tmp_path / "v.gguf", ["<s>", *spelled, "[PAD0]"])
+    _, tokenizer = opened(path)
+    assert [tokenizer.encode(text, around=False) for text in PLAIN] == ids_by_llama_cpp(path, PLAIN)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in PLAIN] == PLAIN
+
+
 def test_merges_follow_the_scores() -> None:
     tokens, scores = ["a", "b", "ab", "ba", "aba"], [-9.0, -8.0, -2.0, -1.0, -3.0]
     assert merges_of(tokens, [1] * 5, scores) == [("b", "a"), ("a", "b"), ("a", "ba"), ("ab", "a")]
 
 
+PLAIN = [text for text in TEXTS if "<" not in text and "[" not in text]
 WRONG: list[tuple[str, Any, str]] = [
-    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama, gemma4"),
+    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama, gemma4, rwkv"),
     ("tokenizer.ggml.model", 7, "must be a string"),
     ("tokenizer.ggml.pre", "superbpe", "'superbpe' is not supported; known: llama3"),
     ("tokenizer.ggml.tokens", "a", "must be a list of strings"),
