@@ -9,6 +9,7 @@ from typing import Any
 
 from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError
+from edgedec.export.world import vocabulary_of, write_world
 from edgedec.text.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -24,17 +25,20 @@ def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
     bos, ends = _first("bos_token_id", generation, config), ends_of(source, config)
     for key, ids in {"bos_token_id": (bos,) if bos is not None else (), "eos_token_id": ends}.items():
         _check_ids(source, key, ids)
-    if not (source / TOKENIZER).is_file():
+    world = vocabulary_of(source)
+    if not (source / TOKENIZER).is_file() and world is None:
         if any(source.glob("tokenizer.model")):
             raise CheckpointError(
                 f"{source}: has tokenizer.model but no {TOKENIZER}; convert it with "
                 "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
         return Text(tokenizer=None, bos=bos, eos=ends, sampling=_sampling(generation))
-    tokenizer = Tokenizer.load(source / TOKENIZER)
     for name in (TOKENIZER, *COMPANIONS):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+    if world and not (source / TOKENIZER).is_file():
+        write_world(world, target / TOKENIZER, _spelling(settings, "eos_token") or "")
+    tokenizer = Tokenizer.load(source / TOKENIZER if world is None else target / TOKENIZER)
     return Text(
         tokenizer=TOKENIZER,
         bos=bos,
@@ -76,12 +80,17 @@ def _first(key: str, *places: dict[str, Any]) -> Any:
 
 
 def _special(settings: dict[str, Any], key: str, tokenizer: Tokenizer, token: int | None) -> str:
+    value = _spelling(settings, key)
+    if value is not None:
+        return value
+    return "" if token is None or token >= tokenizer.vocab_size else tokenizer.token(token)
+
+
+def _spelling(settings: dict[str, Any], key: str) -> str | None:
     value = settings.get(key)
     if isinstance(value, dict):
         value = value.get("content")
-    if isinstance(value, str):
-        return value
-    return "" if token is None or token >= tokenizer.vocab_size else tokenizer.token(token)
+    return value if isinstance(value, str) else None
 
 
 def _template(source: Path, settings: dict[str, Any]) -> str | None:

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_gemma4 as gemma4
 import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
+import gguf_rwkv7 as rwkv7
 import numpy as np
 import zoo
-from ggufs import Array, _paired, add_value, finish, gguf
+from ggufs import Array, _divisors, _paired, add_value, finish, gguf
 
 UNBOUNDED = {"time_step_limit": [0.0, float("inf")]}
+MINISTRAL_ROPE = zoo.YARN | {"original_max_position_embeddings": 48, "llama_4_scaling_beta": 0.1} | {
+    "mscale": 1.0, "mscale_all_dim": 1.0,
+}  # fmt: skip
 HALF = {"rope_parameters": zoo.HALF_ROPE}
 # llama.cpp's name of each, and the model: the zoo's, without what a GGUF cannot say.
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -46,6 +51,12 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "seed_oss": ("seed_oss", zoo.ZOO["seed_oss"]),
     "hunyuan_v1_dense": ("hunyuan-dense", zoo._causal("HunYuanDenseV1", head_dim=12, attention_bias=True)),
     "bitnet": ("bitnet", zoo._causal("BitNet", tie_word_embeddings=True)),
+    "minicpm": ("minicpm", zoo.ZOO["minicpm"]),
+    "minicpm_usual": ("minicpm", zoo._causal("MiniCPM", scale_emb=12, scale_depth=1.4, dim_model_base=256)),
+    "apertus": ("apertus", zoo.ZOO["apertus"]),
+    "ministral3": ("mistral3", zoo._causal("Ministral3", head_dim=16, rope_parameters=MINISTRAL_ROPE)),
+    "mistral": ("mistral3", zoo._causal("Mistral", head_dim=16, sliding_window=None)),
+    "jais2": ("jais2", zoo.ZOO["jais2"]),
     "qwen2_moe": (
         "qwen2moe",
         zoo._causal("Qwen2Moe", **zoo.SHARED | zoo.EXPERTS, norm_topk_prob=False, decoder_sparse_step=1),
@@ -67,13 +78,15 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     **mixtures.MODELS,
     **hybrids.MODELS,
+    **gemma4.MODELS,
+    **rwkv7.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
 # Those of RMSNorms under another name, and of norms whose weights are stored less 1.
 RMS = ("mamba", "falcon_mamba", "mamba2")
 LESS_ONE = ("gemma", "nemotron")
 # llama.cpp's converter brings the halves of heads together in these.
-ORDERED = ("olmo", "arcee")
+ORDERED = ("olmo", "arcee", "minicpm", "ministral3", "mistral")
 
 
 def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
@@ -81,8 +94,8 @@ def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
     arch, make = MODELS[name]
     model = make()
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in (facts(model.config) | changed).items():
-        add_value(writer, f"{arch}.{key}", value)
+    for key, value in (facts(model.config) | mixtures.learned(model) | changed).items():
+        add_value(writer, key if key.startswith("xielu.") else f"{arch}.{key}", value)
     for tensor, values in converted(model, arch).items():
         writer.add_tensor(tensor, np.ascontiguousarray(values, np.float32))
     finish(writer)
@@ -101,9 +114,11 @@ def facts(c: Any) -> dict[str, Any]:
         f"attention.layer_norm_{'rms_' if rms else ''}epsilon": float(getattr(c, key, 1e-5)),
         "vocab_size": c.vocab_size,
     }
+    if kind == "rwkv7":
+        return found | rwkv7.own(c)
     if kind in RMS:
         return found | _state_space(c)
-    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c)
+    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c) | gemma4.own(c)
 
 
 def _length(c: Any) -> int:
@@ -168,6 +183,9 @@ def _own(c: Any) -> dict[str, Any]:
         found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
         found |= {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
+    if c.model_type == "ministral3":
+        found |= mixtures.yarn(c.rope_parameters) | {"rope.scaling.yarn_log_multiplier": 1.0}
+        found["attention.temperature_scale"] = c.rope_parameters["llama_4_scaling_beta"]
     if c.model_type == "qwen2_moe":
         found["expert_shared_feed_forward_length"] = c.shared_expert_intermediate_size
     return found
@@ -189,6 +207,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
+    found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:
@@ -208,7 +227,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
-    for one in (mixtures, hybrids):
+    for one in (mixtures, hybrids, gemma4, rwkv7):
         if (found := one.changed(name, values, names, c)) is not None:
             return found
     stem, _, suffix = name.rpartition(".")

@@ -15,6 +15,9 @@ Array = NDArray[np.float32]
 Tensors = list[tuple[str, Array]]
 
 ALIKE = {"mscale": 0.8, "mscale_all_dim": 0.8}  # of two scales a file has the one that scores get
+MSCALES = ("short_mscale", "long_mscale")
+STRETCHED = float(np.sqrt(1 + np.log(96 / 72) / np.log(72)))  # as LongRoPE has it for these lengths
+XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 # llama.cpp's name of each, and the model: the zoo's, without what a GGUF cannot say.
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "dots1": ("dots1", zoo._causal(
@@ -36,9 +39,28 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
         "DeepseekV3", **zoo.LATENT, **zoo.DEEPSEEK_EXPERTS, num_hidden_layers=2, rms_norm_eps=1e-3,
         rope_parameters=zoo.YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
     )),
+    "glm4_moe_lite": ("deepseek2", zoo._causal(
+        "Glm4MoeLite", **zoo.LATENT, num_hidden_layers=2, mlp_layer_types=["dense", "sparse"], norm_topk_prob=True,
+        **{k: v for k, v in zoo.DEEPSEEK_EXPERTS.items() if k != "first_k_dense_replace"},
+    )),
     "youtu": ("deepseek2", zoo.ZOO["youtu"]),
     "minicpm3": ("minicpm3", zoo._causal(
         "MiniCPM3", **zoo.LATENT, hidden_size=64, scale_emb=12.0, scale_depth=1.4, dim_model_base=256
+    )),
+    "afmoe": ("afmoe", zoo._causal(
+        "Afmoe", **zoo.EXPERTS, head_dim=24, num_experts=5, moe_intermediate_size=16, num_shared_experts=3,
+        num_hidden_layers=5, num_dense_layers=2, sliding_window=5, route_scale=1.7, mup_enabled=True,
+    )),
+    "phimoe": ("phimoe", zoo._causal(
+        "Phimoe", **zoo.EXPERTS, intermediate_size=16, num_local_experts=5, num_hidden_layers=2, attention_bias=True,
+        lm_head_bias=True, rms_norm_eps=1e-3, rope_parameters=zoo.PHIMOE_ROPE | dict.fromkeys(MSCALES, STRETCHED),
+    )),
+    "phimoe_window": ("phimoe", zoo._causal(
+        "Phimoe", 1, **zoo.EXPERTS, intermediate_size=32, num_local_experts=6, num_hidden_layers=2, sliding_window=6
+    )),
+    "kimi_linear": ("kimi-linear", zoo._kimi(0)),
+    "kimi_linear_low_queries": ("kimi-linear", zoo._kimi(
+        1, q_lora_rank=40, num_expert_group=1, topk_group=1, layer_types=["full_attention", *["linear_attention"] * 2]
     )),
 }  # fmt: skip
 
@@ -55,7 +77,7 @@ def experts(n: int, used: int, inner: int) -> dict[str, Any]:
 def _dots1(c: Any) -> dict[str, Any]:
     return experts(c.n_routed_experts, c.num_experts_per_tok, c.moe_intermediate_size) | {
         "expert_shared_count": c.n_shared_experts,
-        "leading_dense_block_count": c.first_k_dense_replace,
+        "leading_dense_block_count": getattr(c, "first_k_dense_replace", 1),
         "expert_weights_scale": float(c.routed_scaling_factor),
         "expert_weights_norm": c.norm_topk_prob,
         "expert_gating_func": 2,
@@ -105,11 +127,15 @@ def _latent(c: Any) -> dict[str, Any]:
         found["attention.q_lora_rank"] = c.q_lora_rank
     rope = c.rope_parameters
     if rope["rope_type"] == "yarn":
-        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
-        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-        found |= {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
+        found |= yarn(rope)
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
     return found
+
+
+def yarn(rope: dict[str, Any]) -> dict[str, Any]:
+    found = {"rope.scaling.type": "yarn", "rope.scaling.factor": float(rope["factor"])}
+    found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    return found | {f"rope.scaling.yarn_{key}": float(rope[key]) for key in ("beta_fast", "beta_slow")}
 
 
 def _deepseek(c: Any) -> dict[str, Any]:
@@ -127,32 +153,118 @@ def _deepseek(c: Any) -> dict[str, Any]:
 def _experts_of(c: Any) -> dict[str, Any]:
     """DeepSeek-V2's have no groups here, and a softmax."""
     found = _dots1(c)
-    if c.model_type == "deepseek_v3":
+    if c.model_type != "deepseek_v2":
         return found
     return {key: value for key, value in found.items() if "group" not in key and "norm" not in key} | {
         "expert_gating_func": 1
     }
 
 
+def _minicpm(c: Any) -> dict[str, Any]:
+    if c.dim_model_base == 256:
+        return {}  # files from before the converter wrote them
+    return {
+        "embedding_scale": float(c.scale_emb),
+        "residual_scale": c.scale_depth / c.num_hidden_layers**0.5,
+        "logit_scale": c.hidden_size / c.dim_model_base,
+    }
+
+
+def _afmoe(c: Any) -> dict[str, Any]:
+    return experts(c.num_experts, c.num_experts_per_tok, c.moe_intermediate_size) | {
+        "expert_shared_count": c.num_shared_experts,
+        "leading_dense_block_count": c.num_dense_layers,
+        "expert_weights_norm": True,
+        "expert_weights_scale": c.route_scale,
+        "expert_gating_func": 2,
+        "attention.sliding_window": c.sliding_window,
+    }
+
+
+def _phimoe(c: Any) -> dict[str, Any]:
+    """The scale that the converter writes is of the lengths."""
+    rope = c.rope_parameters
+    found = {
+        "expert_count": c.num_local_experts,
+        "expert_used_count": c.num_experts_per_tok,
+        "attention.sliding_window": c.sliding_window or 0,
+        "rope.scaling.original_context_length": rope.get("original_max_position_embeddings", 96),
+    }
+    return found | ({"rope.scaling.attn_factor": STRETCHED} if rope["rope_type"] == "longrope" else {})
+
+
+def _kimi(c: Any) -> dict[str, Any]:
+    full = [kind == "full_attention" for kind in c.layer_types]
+    found = experts(c.num_experts, c.num_experts_per_token, c.moe_intermediate_size) | {
+        "attention.head_count_kv": [int(on) for on in full],
+        "ssm.conv_kernel": c.linear_conv_kernel_dim,
+        "kda.head_dim": c.linear_head_dim,
+        "attention.kv_lora_rank": c.kv_lora_rank,
+        "rope.dimension_count": c.qk_rope_head_dim,
+        "attention.key_length": c.kv_lora_rank + c.qk_rope_head_dim,
+        "attention.key_length_mla": c.qk_nope_head_dim + c.qk_rope_head_dim,
+        "attention.value_length_mla": c.v_head_dim,
+        "expert_shared_count": c.num_shared_experts,
+        "leading_dense_block_count": 1,
+        "expert_weights_scale": c.routed_scaling_factor,
+        "expert_gating_func": 2,
+        "expert_group_count": c.num_expert_group,
+        "expert_group_used_count": c.topk_group,
+    }
+    return found | ({"attention.q_lora_rank": c.q_lora_rank} if c.q_lora_rank else {})
+
+
+def learned(model: Any) -> dict[str, Any]:
+    """Numbers of layers that files have in their metadata."""
+    if model.config.model_type != "apertus":
+        return {}
+    acts = [layer.mlp.act_fn for layer in model.model.layers]
+    return {f"xielu.{place}": [getattr(act, place).item() for act in acts] for place in XIELU}
+
+
 OWN: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "minicpm": _minicpm,
+    "afmoe": _afmoe,
+    "phimoe": _phimoe,
+    "kimi_linear": _kimi,
     "dots1": _dots1,
     "minimax_m2": _minimax_m2,
     "ernie4_5_moe": _ernie,
     "hunyuan_v1_moe": _hunyuan,
     "olmo3": _olmo3,
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "youtu"), _deepseek),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"), _deepseek),
     "minicpm3": _latent,
 }
 
 
 def changed(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
     """A tensor by ggml's name as the converter writes it; None: as it writes all."""
+    if ".act_fn." in name:
+        return []
+    if c.model_type == "kimi_linear" and (found := _of_kimi(name, values)) is not None:
+        return found
     if name.endswith("moe_statics.e_score_correction_bias"):
         return [(f"{layer(name)}.exp_probs_b.bias", values.reshape(-1))]
-    if c.model_type in ("deepseek_v2", "deepseek_v3", "youtu") and name.endswith("kv_b_proj.weight"):
+    if c.model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "kimi_linear") and name.endswith(
+        "kv_b_proj.weight"
+    ):
         heads = values.reshape(c.num_attention_heads, -1, c.kv_lora_rank)
         keys, vals = np.split(heads, [c.qk_nope_head_dim], axis=1)
         return [(f"{layer(name)}.attn_k_b.weight", keys.swapaxes(1, 2)), (f"{layer(name)}.attn_v_b.weight", vals)]
+    return None
+
+
+def _of_kimi(name: str, values: Array, order: str = "qkv") -> Tensors | None:
+    """Convolutions have axes more; transformers has names of its own for some tensors."""
+    if name.endswith("attn.conv1d.weight"):
+        thirds = (part.reshape(1, -1, 1, part.shape[-1]) for part in np.split(values, 3))
+        return [(f"{layer(name)}.ssm_conv1d_{part}.weight", third) for part, third in zip(order, thirds, strict=True)]
+    last = name.partition(".forget_gate.")[2].removesuffix(".weight")
+    if last == "A_log":
+        return [(f"{layer(name)}.ssm_a", -np.exp(values))]
+    if last:
+        theirs = {"dt_bias": "ssm_dt.bias", "f_a_proj": "ssm_f_a.weight", "f_b_proj": "ssm_f_b.weight"}[last]
+        return [(f"{layer(name)}.{theirs}", values)]
     return None
 
 

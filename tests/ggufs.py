@@ -254,7 +254,8 @@ def _divisors(c: Any) -> dict[str, Array]:
         return {f"rope_factors_{s}.weight": np.array(rope[f"{s}_factor"], np.float32) for s in ("short", "long")}
     if rope.get("rope_type") != "llama3":
         return {}
-    dim, factor, low, high = c.head_dim, rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     length = rope["original_max_position_embeddings"]
     wave = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, dim, 2) / dim)
     smooth = (length / wave - low) / (high - low)

@@ -55,7 +55,7 @@ def byte_level(path: Path, pre: str, **extra: Any) -> Path:
     return _write(path, facts | {"bos_token_id": 1, "eos_token_id": 3}, extra)
 
 
-def sentencepiece(path: Path, **extra: Any) -> Path:
+def sentencepiece(path: Path, kind: str = "llama", **extra: Any) -> Path:
     """Byte tokens, letters and some words, scored as SentencePiece scores; runs of spaces come last, all alike."""
     words = [
         "he",
@@ -93,8 +93,14 @@ def sentencepiece(path: Path, **extra: Any) -> Path:
         *[NORMAL] * (len(pieces) + len(runs)),
     ]
     scores = [*[0.0] * (len(SPECIAL) + 256), *(-float(i) for i in range(len(pieces))), *[-1e9] * len(runs)]
-    facts = {"model": "llama", "pre": "default", "tokens": tokens, "token_type": types, "scores": scores}
+    facts = {"model": kind, "pre": "default", "tokens": tokens, "token_type": types, "scores": scores}
     return _write(path, facts | {"bos_token_id": 1, "eos_token_id": 2}, extra)
+
+
+def rwkv(path: Path, tokens: list[str]) -> Path:
+    """The first token ends a text, the last is of none."""
+    types = [CONTROL, *[NORMAL] * (len(tokens) - 2), 5]
+    return _write(path, {"model": "rwkv", "tokens": tokens, "token_type": types, "eos_token_id": 0}, {})
 
 
 def _write(path: Path, facts: dict[str, Any], extra: dict[str, Any]) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,9 @@ LARGEST_FILE = 128 << 20
 LARGEST_ID = 1 << 24
 LONGEST_TOKEN, LONGEST_TEXT, LARGEST_MAP = 1 << 13, 1 << 13, 8 << 20
 MOST_PARTS, DEEPEST = 256, 8
+# Of an expression without repetitions, such as the trie of all tokens: characters, sets of them, groups, alternatives.
+LONGEST_TRIE = 1 << 20
+_TRIE = re.compile(r"(?:\\[^\w]|\(\?:|\)\??|\||\[(?:\\[^\w]|[^\[\]\\^&-])+\]|[^\\()\[\]{}?*+.^$|])*+")
 # The largest growth of a text by all replacements of a chain, and the longest prepended text.
 MOST_GROWTH, LONGEST_PREPEND = 64, 256
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -89,6 +93,8 @@ def _check_strings(part: Any, where: str, key: str = "", depth: int = 0) -> None
         raise ValueError(f"{where}: is nested too deeply")
     if isinstance(part, str):
         longest = LARGEST_MAP if key == "precompiled_charsmap" else LONGEST_TEXT
+        if key == "Regex" and len(part) <= LONGEST_TRIE and _TRIE.fullmatch(part):
+            return
         if len(part) > longest:
             raise ValueError(f"{where}: {key or 'text'} of {len(part):,} characters; at most {longest:,} are allowed")
     elif isinstance(part, Mapping):

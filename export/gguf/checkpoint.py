@@ -15,9 +15,11 @@ from edgedec.bundle.manifest import DiffusionFacts, Text, WeightFormat
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.diffusion import diffusion_facts
+from edgedec.export.gguf.activations import activations
 from edgedec.export.gguf.common import head_dim, nextn_layers
 from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
 from edgedec.export.gguf.file import GgufFile
+from edgedec.export.gguf.gemma4 import gemma4_weights, ignored
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
@@ -56,13 +58,17 @@ class GgufCheckpoint(Checkpoint):
         kind, times = self.config["model_type"], dict[str, float]()
         if kind.startswith("granite"):
             times = multipliers(ConfigReader(self.config))
-        if kind == "minicpm3":
+        if kind in ("minicpm", "minicpm3"):
             times = minicpm3.multipliers(ConfigReader(self.config))
         if kind.startswith("cohere"):
             times = {"final_norm": logit_scale(ConfigReader(self.config))}
-        found = named(spec, self.tensors, times, self.facts.architecture)
+        if kind == "gemma4_text":
+            found, unread = gemma4_weights(spec), ignored(spec)
+        else:
+            found = named(spec, self.tensors, times, self.facts.architecture) | activations(self.facts, spec)
+            unread = ()
         drafting = (rf"blk\.{spec.n_layers + i}\..*" for i in range(nextn_layers(self.facts)))
-        self.check(found, spec, (*IGNORED, *drafting))
+        self.check(found, spec, (*IGNORED, *unread, *drafting))
         return found
 
     def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:

@@ -11,9 +11,9 @@ Config = dict[str, Any]
 MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 
 
-def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
+def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps", alike: bool = False) -> Config:
     """The config entries of nearly all architectures. eps: the config's name for what norms add, LayerNorms under
-    another name than the usual one."""
+    another name than the usual one; alike: YaRN's two scales are one, as in `rope_config`."""
     heads = f.whole("attention.head_count", least=1)
     found = headless(f, model_type, eps) | {
         "num_attention_heads": heads,
@@ -22,7 +22,7 @@ def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
     }
     if f.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise f.fail(f.name("attention.value_length"), f"is not {found['head_dim']}, the length of keys")
-    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"])
+    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"], alike)
 
 
 def head_dim(f: GgufFacts) -> int:
@@ -31,14 +31,14 @@ def head_dim(f: GgufFacts) -> int:
     return f.whole("attention.key_length", share, least=1, most=MAX_HEAD)
 
 
-def headless(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps") -> Config:
-    """The same but for heads and positions."""
+def headless(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps", inner: int | None = None) -> Config:
+    """The same but for heads and positions. inner: the width of feed-forwards where the file has one for each layer."""
     return {
         "model_type": model_type,
         "vocab_size": rows(f, "token_embd.weight"),
         "hidden_size": f.whole("embedding_length", least=1),
         "num_hidden_layers": f.whole("block_count", least=1, most=len(f.file.tensors)),
-        "intermediate_size": f.whole("feed_forward_length", 0),
+        "intermediate_size": f.whole("feed_forward_length", 0) if inner is None else inner,
         "max_position_embeddings": f.whole("context_length", least=1, most=MAX_CONTEXT),
         eps: f.number(f"attention.layer_norm_{'rms_' if eps == 'rms_norm_eps' else ''}epsilon"),
         "tie_word_embeddings": "output.weight" not in f.file.tensors,

@@ -11,6 +11,7 @@ from edgedec.errors import UnknownArchitecture
 from edgedec.export.gguf.common import Config, biased, common, expert_count, of_experts, pattern, rows
 from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
+from edgedec.export.gguf.gemma4 import GEMMA4
 from edgedec.export.gguf.hybrids import HYBRIDS
 from edgedec.export.gguf.latent import LATENT
 from edgedec.export.gguf.metadata import GgufFacts
@@ -248,8 +249,12 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     **MIXTURES,
     **HYBRIDS,
     **LATENT,
+    **GEMMA4,
 }
 # llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
 UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe")
 # In these too, where the checkpoint's code does not, so that their q and k are stored in its order.
-PAIRED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", *UNORDERED)
+PAIRED = (
+    *("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "llada", "arcee", "olmo", "minicpm", "mistral3"),
+    *UNORDERED,
+)

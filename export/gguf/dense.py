@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import Config, biased, common, pattern, rows, turned_share, without
+from edgedec.export.gguf.common import MAX_HEAD, Config, biased, common, headless, pattern, rows, turned_share, without
 from edgedec.export.gguf.metadata import GgufFacts
 
 _ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
@@ -128,6 +128,37 @@ def _seed_oss(f: GgufFacts) -> Config:
     }
 
 
+def _minicpm(f: GgufFacts) -> Config:
+    """Where the file has no multipliers, they are those of MiniCPM-2B. Biases of attention are no part of a file: the
+    converter would leave those of q and k in another order than their matrices."""
+    if f.whole("expert_count", 0):
+        raise f.fail(f.name("expert_count"), "is set: MiniCPM with experts is not supported")
+    found = common(f, "minicpm")
+    n, hidden = found["num_hidden_layers"], found["hidden_size"]
+    depth = f.number("residual_scale", 0.0) * n**0.5 or 1.4
+    divisor = f.number("logit_scale", 0.0) or hidden / 256
+    base = round(hidden / divisor)
+    if divisor < 0 or base < 1 or abs(hidden / base - divisor) > 1e-4 * divisor:
+        raise f.fail(f.name("logit_scale"), f"is {divisor:g}, which is not {hidden} by a whole number")
+    return without(found, "head_dim") | {
+        "scale_emb": f.number("embedding_scale", 0.0) or 12.0,
+        "scale_depth": depth,
+        "dim_model_base": base,
+    }
+
+
+def _mistral3(f: GgufFacts) -> Config:
+    """Ministral 3 if queries grow with positions, which they do beyond what a bundle reads; else a Mistral."""
+    if f.has("attention.temperature_scale"):
+        return common(f, "ministral3", alike=True)
+    return common(f, "mistral") | {"sliding_window": f.whole("attention.sliding_window", 0) or None}
+
+
+def _jais2(f: GgufFacts) -> Config:
+    biases = {"attention_bias": biased(f, "attn_q"), "mlp_bias": biased(f, "ffn_up")}
+    return common(f, "jais2", "layer_norm_eps") | biases
+
+
 def _state_spaces(f: GgufFacts, model_type: str) -> Config:
     """Of Mamba and Mamba-2, which have no heads of attention."""
     return {
@@ -158,6 +189,16 @@ def _mamba2(f: GgufFacts) -> Config:
     return found | sizes | {"n_groups": f.whole("ssm.group_count", least=1)}
 
 
+def _rwkv7(f: GgufFacts) -> Config:
+    found = without(headless(f, "rwkv7", "norm_eps"), "max_position_embeddings")
+    ranks = {"decay": "decay", "a": "iclr", "v": "value_residual_mix", "gate": "gate"}
+    return found | {
+        "head_dim": f.whole("wkv.head_size", least=1, most=MAX_HEAD),
+        "norm_first": "token_embd_norm.weight" in f.file.tensors,
+        **{f"{ours}_low_rank_dim": f.whole(f"attention.{theirs}_lora_rank", least=1) for ours, theirs in ranks.items()},
+    }
+
+
 DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "gemma": lambda f: (
         common(f, "gemma") | {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": biased(f, "attn_q")}
@@ -182,6 +223,11 @@ DENSE: dict[str, Callable[[GgufFacts], Config]] = {
     "seed_oss": _seed_oss,
     "hunyuan-dense": lambda f: common(f, "hunyuan_v1_dense") | {"attention_bias": biased(f, "attn_q")},
     "bitnet": lambda f: common(f, "bitnet"),
+    "minicpm": _minicpm,
+    "mistral3": _mistral3,
+    "jais2": _jais2,
+    "apertus": lambda f: common(f, "apertus") | {"attention_bias": biased(f, "attn_q")},
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "rwkv7": _rwkv7,
 }

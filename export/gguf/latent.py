@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgedec.export.gguf.common import MAX_HEAD, Config, headless, some
+from edgedec.export.gguf.common import MAX_HEAD, Config, headless, of_experts, rows, some
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.mixtures import SIGMOID, SOFTMAX, deepseek, scored
 from edgedec.export.gguf.ropes import rope_config
@@ -31,7 +31,7 @@ def _heads(f: GgufFacts) -> Config:
 
 def _latent(f: GgufFacts, model_type: str) -> Config:
     found = headless(f, model_type) | _heads(f)
-    return found | rope_config(f, found["qk_rope_head_dim"], found["max_position_embeddings"], latent=True)
+    return found | rope_config(f, found["qk_rope_head_dim"], found["max_position_embeddings"], alike=True)
 
 
 def _deepseek2(f: GgufFacts) -> Config:
@@ -50,7 +50,32 @@ def _minicpm3(f: GgufFacts) -> Config:
     return _latent(f, "minicpm3") | {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
 
 
+def _kimi_linear(f: GgufFacts) -> Config:
+    """Layers without keys and values follow the delta rule. Nothing turns; the weights of chosen experts sum to 1."""
+    if scored(f, SIGMOID) != SIGMOID:
+        raise f.fail(f.name("expert_gating_func"), "is not 2, a sigmoid")
+    found, experts = headless(f, "kimi_linear") | _heads(f), of_experts(f)
+    attends = f.each("attention.head_count_kv", found["num_hidden_layers"])
+    delta = next((f"blk.{i}.ssm_beta.weight" for i, on in enumerate(attends) if not on), "blk.0.ssm_beta.weight")
+    return found | {
+        "layer_types": ["full_attention" if on else "linear_attention" for on in attends],
+        "linear_num_heads": rows(f, delta),
+        "linear_head_dim": f.whole("kda.head_dim", least=1),
+        "linear_conv_kernel_dim": f.whole("ssm.conv_kernel", least=1),
+        "num_experts": experts["num_experts"],
+        "num_experts_per_token": experts["num_experts_per_tok"],
+        "moe_intermediate_size": experts["moe_intermediate_size"],
+        "num_shared_experts": f.whole("expert_shared_count", least=1),
+        "first_k_dense_replace": f.whole("leading_dense_block_count", 0),
+        "routed_scaling_factor": f.number("expert_weights_scale", 0.0) or 1.0,
+        "num_expert_group": f.whole("expert_group_count", 0) or 1,
+        "topk_group": f.whole("expert_group_used_count", 0) or 1,
+        "moe_renormalize": True,
+    }
+
+
 LATENT: dict[str, Callable[[GgufFacts], Config]] = {
     "deepseek2": _deepseek2,
     "minicpm3": _minicpm3,
+    "kimi-linear": _kimi_linear,
 }

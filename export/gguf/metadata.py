@@ -75,6 +75,14 @@ class GgufFacts:
             raise self.fail(self.name(key), f"must give a whole number for each of {n} layers, found {found!r:.60}")
         return values
 
+    def numbers(self, key: str, n: int) -> list[float]:
+        """A number for each of n layers, under its full name."""
+        found = self.file.metadata.get(key)
+        values = np.asarray(found if isinstance(found, np.ndarray) else [], np.float64)
+        if values.shape != (n,) or not np.isfinite(values).all():
+            raise self.fail(key, f"must give a number for each of {n} layers, found {found!r:.60}")
+        return [float(value) for value in values]
+
     def _value(self, key: str, default: Any) -> Any:
         found = self.file.metadata.get(self.name(key), default)
         if found is REQUIRED:

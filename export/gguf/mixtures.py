@@ -8,8 +8,10 @@ from edgedec.export.gguf.common import (
     Config,
     biased,
     common,
+    expert_count,
     nextn_layers,
     of_experts,
+    pattern,
     rows,
     shared_width,
     some,
@@ -123,6 +125,46 @@ def _gpt_oss(f: GgufFacts) -> Config:
     }
 
 
+def _afmoe(f: GgufFacts) -> Config:
+    """llama.cpp scales embeddings whatever the file says, and turns heads in three of four layers, which have the
+    window."""
+    _require_sigmoid(f)
+    found, experts = common(f, "afmoe"), of_experts(f)
+    slides = pattern(f, found["num_hidden_layers"], 4)
+    if slides != [(i + 1) % 4 > 0 for i in range(len(slides))]:
+        raise f.fail(f.name("attention.sliding_window_pattern"), "must be three layers of four: these are turned")
+    return (
+        found
+        | experts
+        | {
+            "num_shared_experts": f.whole("expert_shared_count", 0),
+            "num_dense_layers": f.whole("leading_dense_block_count", 0),
+            "route_norm": f.flag("expert_weights_norm", False),
+            "route_scale": f.number("expert_weights_scale", 0.0) or 1.0,
+            "n_group": f.whole("expert_group_count", 0) or 1,
+            "sliding_window": f.whole("attention.sliding_window", least=1),
+            "global_attn_every_n_layers": 4,
+            "mup_enabled": True,
+        }
+    )
+
+
+def _phimoe(f: GgufFacts) -> Config:
+    """The scale of sines and cosines is the file's, which the converter computes from the lengths."""
+    found = common(f, "phimoe")
+    scaling = found.pop("rope_scaling", None)
+    if scaling:
+        attention = scaling.pop("attention_factor", 1.0)
+        found["rope_scaling"] = scaling | {"short_mscale": attention, "long_mscale": attention}
+    return found | {
+        "num_local_experts": expert_count(f),
+        "num_experts_per_tok": f.whole("expert_used_count", least=1),
+        "sliding_window": f.whole("attention.sliding_window", 0) or None,
+        "attention_bias": biased(f, "attn_q"),
+        "lm_head_bias": "output.bias" in f.file.tensors,
+    }
+
+
 MIXTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "qwen2moe": _qwen2_moe,
     "glm4moe": _glm4_moe,
@@ -131,4 +173,6 @@ MIXTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "ernie4_5-moe": _ernie4_5_moe,
     "hunyuan-moe": _hunyuan_moe,
     "gpt-oss": _gpt_oss,
+    "afmoe": _afmoe,
+    "phimoe": _phimoe,
 }

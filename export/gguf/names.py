@@ -16,7 +16,13 @@ OUTER = {
 }
 # What stands for it in files of LFM2.
 OTHER_OUTER = {"final_norm": "token_embd_norm.weight"}
-IGNORED = (r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight", r"blk\.\d+\.attn_rot_embd")
+# Files of RWKV-7 have values to mix in for the first layer too, which makes them.
+IGNORED = (
+    r"blk\.0\.time_mix_v[012]\.weight",
+    r"rope_freqs\.weight",
+    r"rope_factors_(long|short)\.weight",
+    r"blk\.\d+\.attn_rot_embd",
+)
 BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention": {
         "norm": ("attn_norm.weight",),
@@ -43,6 +49,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "moe": {
         "norm": ("ffn_norm.weight",),
+        "post_norm": ("post_ffw_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
         "router_bias": ("exp_probs_b.bias",),
         "router_logit_bias": ("ffn_gate_inp.bias",),
@@ -81,6 +88,8 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 BLOCKS["delta"] = {
     **{name: BLOCKS["ssm"][name] for name in ("norm", "dt_bias", "a", "gate_norm", "out_proj")},
+    "gate_up": ("ssm_g_b.weight",),
+    "decay_up": ("ssm_f_b.weight",),
 }
 BLOCKS["latent"] = {
     "norm": ("attn_norm.weight",),
@@ -96,6 +105,24 @@ BLOCKS["s6"] = {
     "dt_norm": ("ssm_dt_norm.weight",),
     "b_norm": ("ssm_b_norm.weight",),
     "c_norm": ("ssm_c_norm.weight",),
+}
+_LOW = {"decay": "w", "rate": "a", "gate": "g", "value": "v"}
+BLOCKS["rwkv7"] = {
+    "norm": ("attn_norm.weight",),
+    **dict(zip("rkvo", ((f"time_mix_{n}.weight",) for n in ("receptance", "key", "value", "output")), strict=True)),
+    **{f"{name}_down": (f"time_mix_{own}1.weight",) for name, own in _LOW.items()},
+    **{f"{name}_up": (f"time_mix_{own}2.weight",) for name, own in _LOW.items()},
+    **{f"{name}_bias": (f"time_mix_{own}0.weight",) for name, own in _LOW.items()},
+    "key_scale": ("time_mix_k_k.weight",),
+    "key_rate": ("time_mix_k_a.weight",),
+    "bonus": ("time_mix_r_k.weight",),
+    "out_norm": ("time_mix_ln.weight",),
+}
+BLOCKS["channel_mix"] = {
+    "norm": ("attn_norm_2.weight",),
+    "mix": ("channel_mix_lerp_k.weight",),
+    "up": ("channel_mix_key.weight",),
+    "down": ("channel_mix_value.weight",),
 }
 # The norms that a block may begin with, the first that a layer has. Of two that Falcon has side by side, the second in
 # its name is that of attention.

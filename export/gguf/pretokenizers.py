@@ -34,6 +34,19 @@ _DEEPSEEK = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+# Arcee's: runs of digits in threes from their end.
+_AFMOE = (
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0eff\u1780-\u17ff"
+    "\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
+    _DEEPSEEK[2],
+)
+# Kimi's: GPT-4o's with Chinese characters apart.
+_HANLESS_UPPER, _HANLESS_LOWER = (rf"[{kind[1:-1]}&&[^\p{{Han}}]]" for kind in (_UPPER, _LOWER))
+_KIMI = (
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_HANLESS_UPPER}*{_HANLESS_LOWER}+{_CONTRACTED}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_HANLESS_UPPER}+{_HANLESS_LOWER}*{_CONTRACTED}?|\p{{N}}{{1,3}}|{_REST}"
+)
 # Letters with a case of the scripts that DeepSeek's first vocabulary knows, first and last of each range.
 _CASED = (
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376-377 37b-37d 37f 386 388-38a 38c 38e-3a1 "
@@ -88,6 +101,8 @@ KNOWN: dict[str, PreTokenizer] = {
     "tekken": PreTokenizer((_TEKKEN,), True, True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), PreTokenizer((_GPT4O,))),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(_DEEPSEEK)),
+    "afmoe": PreTokenizer(_AFMOE),
+    "kimi-k2": PreTokenizer((_KIMI,)),
     "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM),
     "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER),
     "falcon": PreTokenizer(_FALCON),

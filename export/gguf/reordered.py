@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.models import Part, Source
-from edgedec.spec import Attention, Block, Delta, LatentAttention
+from edgedec.spec import Attention, Block, Delta, LatentAttention, Rwkv7
 
 # Neighbouring channels of a query or key turn together in these.
 _IN_PAIRS = ("deepseek2",)
@@ -13,12 +13,16 @@ _IN_TURN = ("qwen35", "qwen35moe")
 
 def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str) -> Source | None:
     """The parts of such a tensor; None if it is none. own: names in the layer."""
+    if isinstance(block, Delta) and block.decay == "channel":
+        return _of_channels(tensor)
     if isinstance(block, Delta):
         return _of_delta(block, tensor, own, architecture in _IN_TURN)
+    if isinstance(block, Rwkv7) and tensor == "mix":
+        return (Part("time_mix_lerp_fused.weight", flat=True),)
     if isinstance(block, LatentAttention):
         return _of_latent(block, tensor, own, architecture in _IN_PAIRS)
     if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):
-        return _gated(block, "bias" if tensor.endswith("bias") else "weight")
+        return _gated(block, "bias" if tensor.endswith("bias") else "weight", own)
     return None
 
 
@@ -65,8 +69,19 @@ def _steps(block: Delta, own: frozenset[str]) -> Source:
     return tuple(Part("ssm_ba.weight", (start, start + share)) for start in starts)
 
 
-def _gated(block: Attention, kind: str) -> Source:
-    """The rows of a head's query come before those of its gate."""
+def _of_channels(tensor: str) -> Source | None:
+    """Of Kimi's delta rule all is apart."""
+    if tensor == "conv":
+        return tuple(Part(f"ssm_conv1d_{part}.weight", flat=True) for part in "vkq")
+    parts = ("attn_v", "attn_k", "attn_q", "ssm_g_a", "ssm_beta", "ssm_f_a")
+    apart = {"in_proj": parts, "out_proj": ("attn_output",)}.get(tensor)
+    return tuple(Part(f"{part}.weight") for part in apart) if apart else None
+
+
+def _gated(block: Attention, kind: str, own: frozenset[str]) -> Source:
+    """The rows of a head's query come before those of its gate, unless the gate is apart."""
+    if f"attn_gate.{kind}" in own:
+        return tuple(Part(f"attn_{part}.{kind}") for part in ("q", "k", "v", "gate"))
     name, dim = f"attn_q.{kind}", block.head_dim
     both = [[Part(name, (at, at + dim)) for at in range(start, 2 * block.q_dim, 2 * dim)] for start in (0, dim)]
     return (*both[0], Part(f"attn_k.{kind}"), Part(f"attn_v.{kind}"), *both[1])

@@ -12,18 +12,18 @@ from edgedec.export.gguf.metadata import GgufFacts
 Config = dict[str, Any]
 
 
-def rope_config(f: GgufFacts, dim: int, context: int, latent: bool = False) -> Config:
-    """The rope's base, scaling and share of a head, in the older form of configs. latent: of latent attention, of which
-    YaRN scales the scores alone."""
+def rope_config(f: GgufFacts, dim: int, context: int, alike: bool = False) -> Config:
+    """The rope's base, scaling and share of a head, in the older form of configs. alike: of YaRN's two scales, that of
+    sines and cosines and that of scores, the file has one for both, so that only scores of latent attention change."""
     rotated = f.whole("rope.dimension_count", dim)
     found: Config = {"rope_theta": f.number("rope.freq_base", 10000.0)}
     if rotated != dim:
         found["partial_rotary_factor"] = rotated / dim
-    scaling = _rope_scaling(f, context, latent)
+    scaling = _rope_scaling(f, context, alike)
     return found | ({"rope_scaling": scaling} if scaling else {})
 
 
-def _rope_scaling(f: GgufFacts, context: int, latent: bool) -> Config | None:
+def _rope_scaling(f: GgufFacts, context: int, alike: bool) -> Config | None:
     kind = f.text(f.name("rope.scaling.type"), "none")
     factor = f.number("rope.scaling.factor", 0.0) or f.number("rope.scale_linear", 0.0) or 1.0
     original = f.whole("rope.scaling.original_context_length", context, least=1)
@@ -35,7 +35,7 @@ def _rope_scaling(f: GgufFacts, context: int, latent: bool) -> Config | None:
         short, long = (_vector(f, f"rope_factors_{name}.weight") for name in ("short", "long"))
         return _divided(short, long, attention, original)
     if kind == "yarn":
-        return _yarn(f, factor, original, attention, latent)
+        return _yarn(f, factor, original, attention, alike)
     if kind not in ("none", "linear", "longrope"):
         raise f.fail(f.name("rope.scaling.type"), f"{kind!r:.40} is not supported; known: none, linear, yarn, longrope")
     return {"rope_type": "linear", "factor": factor} if kind == "linear" and factor != 1 else None
@@ -52,9 +52,9 @@ def _divided(short: list[float], long: list[float], attention: float, original: 
     }
 
 
-def _yarn(f: GgufFacts, factor: float, original: int, attention: float, latent: bool) -> Config:
+def _yarn(f: GgufFacts, factor: float, original: int, attention: float, alike: bool) -> Config:
     multiplier = f.number("rope.scaling.yarn_log_multiplier", 0.0)
-    if multiplier and not latent:
+    if multiplier and not alike:
         raise f.fail(f.name("rope.scaling.yarn_log_multiplier"), "is set, which is not supported")
     scale = {"attention_factor": attention * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0)}
     if multiplier:

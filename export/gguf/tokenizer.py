@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError, TextError
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.pretokenizers import KNOWN, PreTokenizer
+from edgedec.export.world import pipeline
 from edgedec.text.tokenizer import Tokenizer
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 TOKENS, MERGES, SCORES, TYPES = (f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type"))
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 SPACE = "▁"
+_KINDS = ("gpt2", "llama", "gemma4", "rwkv")
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|.)")
 MAX_PIECE = 1 << 10
 # Tokens that end a turn, as llama.cpp detects them by their spelling, too; "</s>" only where it is a control token.
 ENDS = (
@@ -42,16 +46,16 @@ def write_text(f: GgufFacts, target: Path) -> Text:
     sampling = _sampling(f)
     if kind in ("none", "no_vocab") or (kind == "llama" and SCORES not in f.file.metadata):
         return Text(tokenizer=None, bos=_id(f, "bos", tokens, None), eos=_ends(f, tokens, types), sampling=sampling)
-    if kind not in ("gpt2", "llama"):
-        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: gpt2, llama")
+    if kind not in _KINDS:
+        raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: {', '.join(_KINDS)}")
     bos = _id(f, "bos", tokens, 1 if kind == "llama" else None)
     ends = _ends(f, tokens, types)
-    pre = _pre(f) if kind == "gpt2" else None
-    model = _byte_level(f, tokens, pre) if pre else _spm(f, tokens, types)
-    around = _around(f, tokens, bos, ends, pre.bos if pre else True)
+    pre, world = _pre(f) if kind == "gpt2" else None, kind == "rwkv"
+    model = _byte_level(f, tokens, pre) if pre else _world(f, tokens, types) if world else _spm(f, tokens, types)
+    around = _around(f, tokens, bos, ends, pre.bos if pre else not world)
     _write(f, target / TOKENIZER, model | {"added_tokens": _added(f, tokens, types, ends), "post_processor": around})
     spelled = {"bos_token": "" if bos is None else tokens[bos], "eos_token": tokens[ends[0]] if ends else ""}
-    template = f.text("tokenizer.chat_template", "") or None
+    template = f.text("tokenizer.chat_template", "").removeprefix("rwkv-world") or None  # a name, not a template
     settings = {key: value for key, value in {**spelled, "chat_template": template}.items() if value}
     (target / SETTINGS).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Text(tokenizer=TOKENIZER, bos=bos, eos=ends, chat_template=template, sampling=sampling, **spelled)
@@ -147,23 +151,42 @@ def _pre(f: GgufFacts) -> PreTokenizer:
 
 def _byte_level(f: GgufFacts, tokens: list[str], pre: PreTokenizer) -> dict[str, Any]:
     """A vocabulary over bytes, spelled in GPT-2's alphabet, with its merges."""
-    merges = f.file.metadata.get(MERGES)
-    if not isinstance(merges, list):
-        raise f.fail(MERGES, "must be a list of strings")
-    pairs = [merge[0] + merge[1:].partition(" ")[0] if merge else "" for merge in merges]
-    split = [(left, merge[len(left) + 1 :]) for left, merge in zip(pairs, merges, strict=True)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cuts = [{"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False} for cut in pre.cuts]
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, byte_level]},
         "decoder": byte_level,
-        "model": _bpe(tokens, split, ignore_merges=pre.whole),
+        "model": _bpe(tokens, _merges(f), ignore_merges=pre.whole),
     }
 
 
+def _world(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
+    """RWKV's vocabulary: strings of bytes, those that are not seen as \\n, \\x00 .."""
+    raw = {_unescaped(token): i for i, token in enumerate(tokens) if types[i] == NORMAL}
+    if missing := [byte for byte in range(256) if bytes([byte]) not in raw]:
+        raise f.fail(TOKENS, f"has no token for byte {missing[0]}, so that not every text can be cut")
+    return pipeline(raw, {token: i for i, token in enumerate(tokens) if types[i] != NORMAL})
+
+
+def _unescaped(token: str) -> bytes:
+    one = {"n": b"\n", "t": b"\t", "r": b"\r"}
+    parts = _ESCAPE.split(token)
+    codes = [bytes([int(code[1:], 16)]) if len(code) == 3 else one.get(code, code.encode()) for code in parts[1::2]]
+    return b"".join(part.encode() + code for part, code in zip(parts[::2], [*codes, b""], strict=True))
+
+
+def _merges(f: GgufFacts) -> list[tuple[str, str]]:
+    merges = f.file.metadata.get(MERGES)
+    if not isinstance(merges, list):
+        raise f.fail(MERGES, "must be a list of strings")
+    pairs = [merge[0] + merge[1:].partition(" ")[0] if merge else "" for merge in merges]
+    return [(left, merge[len(left) + 1 :]) for left, merge in zip(pairs, merges, strict=True)]
+
+
 def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
-    """A SentencePiece vocabulary: two neighbours become one token where there is one, the best scored first."""
+    """A SentencePiece vocabulary: two neighbours become one token where there is one, the best scored first; Gemma 4's
+    has merges in its file."""
     prefix = f.file.metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     decoders: list[dict[str, Any]] = [
@@ -172,7 +195,8 @@ def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
         {"type": "Fuse"},
     ]
     bytewise = BYTE in types
-    unknown = _id(f, "unknown", tokens, 0)
+    unknown, gemma = _id(f, "unknown", tokens, 0), f.text("tokenizer.ggml.model") == "gemma4"
+    merges = _merges(f) if gemma else merges_of(tokens, types, _array(f, SCORES, len(tokens), 0.0))
     return {
         "normalizer": {
             "type": "Sequence",
@@ -185,7 +209,7 @@ def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
         },
         "model": _bpe(
             tokens,
-            merges_of(tokens, types, _array(f, SCORES, len(tokens), 0.0)),
+            merges,
             unk_token=None if unknown is None else tokens[unknown],
             fuse_unk=True,
             byte_fallback=bytewise,

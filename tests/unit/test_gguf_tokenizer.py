@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import vocabularies
-from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, sentencepiece
+from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, rwkv, sentencepiece
 
 from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError
@@ -28,9 +28,16 @@ from edgedec.text.tokenizer import Tokenizer
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf_tokens.json"
 # One name of each way to cut.
 ALL_WAYS = list({pre: name for name, pre in reversed(KNOWN.items())}.values())
-# Ling's and LLaDA's are held to the expression of their tokenizer.json, of which llama.cpp's is a copy.
+# Ling's and LLaDA's are held to the expression of their tokenizer.json, of which llama.cpp's is a copy; Kimi's to that
+# of its code, which llama.cpp does not follow where a capital comes after a small letter.
 _BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
-COPIED = {"bailingmoe": _BAILING}
+_BIG, _SMALL = (rf"[\p{{{case}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for case in ("Lu}\\p{Lt", "Ll"))
+_AFTER = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_KIMI = (
+    rf"(?V1)[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_BIG}*{_SMALL}+{_AFTER}|[^\r\n\p{{L}}\p{{N}}]?{_BIG}+{_SMALL}*{_AFTER}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+COPIED = {"bailingmoe": _BAILING, "kimi-k2": _KIMI}
 WAYS = [way for way in ALL_WAYS if way not in COPIED]
 
 # Where llama.cpp's expressions fall short of the originals, which we have: it takes a combining mark for no letter.
@@ -68,7 +75,7 @@ def test_a_copied_expression_cuts_as_the_original(way: str) -> None:
     assert way in ALL_WAYS
     (cut,) = KNOWN[way].cuts
     ours = pre_tokenizers.Split(Regex(cut), "isolated")
-    for text in [*TEXTS, "Hello, world's 123\n\n  it'LL go\r\n x!!!\n y  "]:
+    for text in [*TEXTS, "Hello, world's 123\n\n  it'LL go\r\n x!!!\n y  ", "aB世界。Ñañ世x 12345/\n"]:
         assert [piece for piece, _ in ours.pre_tokenize_str(text)] == regex.findall(COPIED[way], text)
 
 
@@ -144,15 +151,39 @@ def test_phi_3_takes_the_space_after_a_token_along(tmp_path: Path) -> None:
     assert tokenizer.encode("<|user|> \n Hello") == tokenizer.encode("<|user|>Hello")
 
 
+def test_gemma_4_has_merges_over_characters(tmp_path: Path) -> None:
+    """And no space is put before a text. llama.cpp leaves out characters that no token is, and has newlines apart."""
+    kept = GgufFile.open(sentencepiece(tmp_path / "v.gguf")).metadata
+    merges = merges_of(*(kept[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "scores")))
+    own = {"tokenizer.ggml.merges": [" ".join(pair) for pair in merges], "tokenizer.ggml.add_space_prefix": False}
+    path = sentencepiece(tmp_path / "v.gguf", "gemma4", **own)
+    _, tokenizer = opened(path)
+    plain = [text for text in TEXTS if text.isascii() and "\n" not in text]
+    assert len(plain) > 20
+    assert [tokenizer.encode(text) for text in plain] == ids_by_llama_cpp(path, plain)
+    assert tokenizer.token(tokenizer.encode("Hello world")[1]) == "Hello"
+
+
+def test_rwkv_has_the_longest_tokens(tmp_path: Path) -> None:
+    """Spelled as Python spells bytes, a token of no text before them."""
+    raw = [bytes([byte]) for byte in range(256)] + ["Hello", "He", "lo w", "\n\n", "é", "世界", "it's", "\\x", " \t"]
+    spelled = [repr(token if isinstance(token, bytes) else token.encode())[2:-1] for token in raw]
+    path = rwkv(tmp_path / "v.gguf", ["<s>", *spelled, "[PAD0]"])
+    _, tokenizer = opened(path)
+    assert [tokenizer.encode(text, around=False) for text in PLAIN] == ids_by_llama_cpp(path, PLAIN)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in PLAIN] == PLAIN
+
+
 def test_merges_follow_the_scores() -> None:
     tokens, scores = ["a", "b", "ab", "ba", "aba"], [-9.0, -8.0, -2.0, -1.0, -3.0]
     assert merges_of(tokens, [1] * 5, scores) == [("b", "a"), ("a", "b"), ("a", "ba"), ("ab", "a")]
 
 
+PLAIN = [text for text in TEXTS if "<" not in text and "[" not in text]
 WRONG: list[tuple[str, Any, str]] = [
-    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama"),
+    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama, gemma4, rwkv"),
     ("tokenizer.ggml.model", 7, "must be a string"),
-    ("tokenizer.ggml.pre", "kimi-k2", "'kimi-k2' is not supported; known: llama3"),
+    ("tokenizer.ggml.pre", "superbpe", "'superbpe' is not supported; known: llama3"),
     ("tokenizer.ggml.tokens", "a", "must be a list of strings"),
     ("tokenizer.ggml.tokens", ["a", "a"], "has a token twice"),
     ("tokenizer.ggml.token_type", [1], "must have a number for each of"),
