@@ -185,6 +185,19 @@ def test_claims_follow_the_surest_of_q_and_its_record() -> None:
     assert draft.sampled.probs[0].p == pytest.approx([0.25, 0.75])
 
 
+def test_what_is_hardly_ever_drawn_is_left_out() -> None:
+    """Tokens a billion times less likely than the best, at the temperature at hand, and those of no chance."""
+    for ratio, kept in ((1.6e-9, 2), (0.4e-9, 1), (0.0, 1)):
+        table: Table = {(2,): ([5, 1, -1, -1], [0.8, 0.8 * ratio**0.5, 0.0, 0.0])}
+        tree = DrawnTree(known_in(table), RankRecord(K), Sampling(temperature=0.5), np.random.default_rng(0), 4)
+        draft = tree.draft((2,), 0.0)
+        assert draft.sampled is not None
+        assert sorted(draft.tokens) == sorted([5, 1][:kept])
+        assert draft.sampled.probs[0].ids.tolist() == sorted([5, 1][:kept])
+    tree = DrawnTree(known_in({(2,): ([3], [0.0])}), RankRecord(K), Sampling(1.0), np.random.default_rng(0), 4)
+    assert tree.draft((2,), 0.0).tokens == []
+
+
 def scored(draft: Draft, tree: DrawnTree, kept: int, path: list[int], picked: list[int]) -> None:
     """The call of the first `kept` nodes of a draft, of which a path was accepted, after one pending token."""
     tokens = [9, 7, *draft.tokens[:kept]]
