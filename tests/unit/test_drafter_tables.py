@@ -431,6 +431,31 @@ def test_trigrams_are_those_of_a_naive_table(rate: float, explore: float) -> Non
     assert sizes["trees"] > 10
 
 
+@pytest.mark.parametrize("caps", [(99, 99), (7, 3)])
+def test_tables_of_a_corpus_are_its_counts(caps: tuple[int, int]) -> None:
+    """Of each pair and token the two most frequent followers at 0.9 of their share, lower ones first among equals; at
+    most four visits; the most frequent keys, the rarest first."""
+    ids = np.random.default_rng(2).integers(0, 5, 120).tolist()
+    state = tables_of(ids, VOCAB, 2, caps)
+    for prefix, n, cap in (("pairs.", 2, caps[0]), ("singles.", 1, caps[1])):
+        follow: dict[int, Counter[int]] = {}
+        for i in range(len(ids) - n):
+            key = ids[i] * VOCAB + ids[i + 1] if n == 2 else ids[i]
+            follow.setdefault(key, Counter())[ids[i + n]] += 1
+        keys = state[prefix + "keys"].reshape(-1).view(np.int64).tolist()
+        assert keys == sorted(follow, key=lambda key: (follow[key].total(), key))[-cap:]
+        for row, key in enumerate(keys):
+            best = sorted(follow[key].items(), key=lambda item: (-item[1], item[0]))[:2]
+            best += [(-1, 0)] * (2 - len(best))
+            assert state[prefix + "ids"][row].tolist() == [token for token, _ in best]
+            assert state[prefix + "p"][row] == pytest.approx([0.9 * n / follow[key].total() for _, n in best])
+            assert state[prefix + "visits"][row] == min(follow[key].total(), 4)
+    for short in ([], [1, 2]):
+        with pytest.raises(UsageError, match="fewer than three"):
+            tables_of(short, VOCAB, 2, caps)
+    assert tables_of([1, 2, 3], VOCAB, 2, caps)["pairs.ids"].tolist() == [[3, -1]]
+
+
 def test_exploration_is_bounded_and_prefers_the_unknown() -> None:
     tables = [Trigram(VOCAB, explore=explore) for explore in (0.0, 0.1)]
     for drafter in tables:
