@@ -208,3 +208,44 @@ def test_texts_stay_as_they_are(case: tuple[str, Oracle, Bundle], engine: str) -
     session = opened_model.session(speculate=f"{kind}:fixed=6")
     assert [int(t) for t in session.tokens(PROMPT, max_tokens=30)] == plain
     assert session.report()["drafters"][kind]["proposed"] > (5 if kind in ("kangaroo", "m2r2") else 20)
+
+
+class Late(BaseDrafter):
+    """A drafter that sees all of the text, and drafts from a length on."""
+
+    def __init__(self, drafter: Drafter, start: int) -> None:
+        self.drafter, self.start, self.drafted = drafter, start, 0
+        self.outputs, self.reads = drafter.outputs, drafter.reads
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return self.drafter.read(context, rows, result)
+
+    def observe(self, step: StepResult) -> None:
+        self.drafter.observe(step)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        if len(context.ids) < self.start:
+            return Draft()
+        proposal = self.drafter.propose(context, nodes, min_path_prob)
+        draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
+        self.drafted += len(draft.tokens)
+        return draft
+
+
+@pytest.mark.parametrize(
+    "case", ["chimera", "eagle", "eagle3", "falcon", "falcon of blocks of three", "hydra++", "longspec"], indirect=True
+)
+def test_drafts_that_begin_late_fit_beside_the_text(case: tuple[str, Oracle, Bundle]) -> None:
+    """Nothing was drafted for long, and the text is nearly as long as the head's context: where the states of all of it
+    and a draft do not fit together, the head begins at a later token."""
+    kind, _, bundle = case
+    runtime = open_runtime(ENGINES[-1], bundle, RuntimeOptions(threads=1))
+    host = DrafterContext(runtime, bundle, lambda: None)  # type: ignore[arg-type, return-value]
+    config, full = GenerationConfig(max_tokens=128 - len(PROMPT)), bundle.spec.context_length
+    assert full == 128
+    plain = list(decode(runtime, Context(list(PROMPT), len(PROMPT), runtime.new_cache(full)), config, Off()))
+    for start in (100, 105, 110, 113, 116):
+        drafter = Late(make_drafter(kind, host, {}), start)
+        context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(full))
+        assert list(decode(runtime, context, config, drafter)) == plain
+        assert drafter.drafted > 20, start

@@ -15,6 +15,7 @@ import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
+from edgedec.drafters._tables.tracks import CLAIMS, Track, TrackTree, ahead_of, strength
 from edgedec.drafters.copy import Copy
 from edgedec.errors import UsageError
 from edgedec.testing.fakes import FakeRuntime
@@ -195,3 +196,56 @@ def test_nano_says_the_same_with_it(prompt: str) -> None:
     text = Context(list(ids), len(ids), model.runtime.new_cache(256))
     assert list(decode(model.runtime, text, GenerationConfig(max_tokens=48), drafter)) == plain
     assert list(model.session(speculate="copy").tokens(ids, max_tokens=48)) == plain
+
+
+# ---- tracks ------------------------------------------------------------------------------------------------
+
+
+def test_longer_agreement_claims_more() -> None:
+    """1 - 1.4 / run from nine tokens on, at most 0.975, the same beyond 64."""
+    assert CLAIMS[:9] == [0.05, 0.17, 0.38, 0.5, 0.6, 0.67, 0.72, 0.77, 0.81]
+    assert CLAIMS[9:64] == pytest.approx([1 - 1.4 / run if run < 56 else 0.975 for run in range(9, 64)])
+    assert CLAIMS[64:] == [0.975] * 257
+    assert strength(Track(3, 4, 0.5)) == pytest.approx(0.3)
+    assert strength(Track(3, 99)) == strength(Track(3, 64)) == 0.975
+
+
+def tree_of(floor: float) -> TrackTree:
+    """5 6 7 by a place of two tokens that is doubted by half, then 5 9 by one of none, and 8 at 0.4."""
+    tree = TrackTree(floor)
+    tree.begin([5, 6, 7], Track(0, 2, 0.5))
+    tree.extend([5, 9, 4], Track(0, 0))
+    tree.add(-1, 8, 0.4)
+    return tree
+
+
+def test_branches_get_what_the_first_chain_leaves() -> None:
+    """5 at 0.19, 6 at 0.5 and 7 at 0.6; 9 beside 6 at 0.17 of the half that is left, 4 after it at 0.38; 8 beside 5 at
+    0.4 of 0.81."""
+    tree = tree_of(0.0)
+    assert tree.tokens == [5, 6, 7, 9, 4, 8]
+    assert tree.parents == [-1, 0, 1, 0, 3, -1]
+    assert tree.claims == pytest.approx([0.19, 0.5, 0.6, 0.085, 0.38, 0.324])
+    assert tree.paths == pytest.approx([0.19, 0.095, 0.057, 0.01615, 0.006137, 0.324])
+    assert tree.add(-1, 8, 0.9) == 5
+    assert tree.add(-1, 3, 0.5) == 6
+    assert tree.claims[6] == pytest.approx(0.5 * (0.81 - 0.324))
+    assert tree.add(5, 3, 0.5) == 7
+    assert (tree.claims[7], tree.paths[7]) == pytest.approx((0.5, 0.162))
+
+
+def test_unlikely_paths_are_left_out_and_the_likeliest_kept() -> None:
+    assert tree_of(0.06).tokens == [5, 6, 8]
+    assert tree_of(0.01).tokens == [5, 6, 7, 9, 8]
+    draft = tree_of(0.0).cut(4)
+    assert (draft.tokens, draft.parents) == ([5, 6, 7, 8], [-1, 0, 1, -1])
+    assert draft.p == pytest.approx([0.19, 0.5, 0.6, 0.324])
+    draft = tree_of(0.0).cut(1)
+    assert (draft.tokens, draft.parents) == ([8], [-1])
+    assert tree_of(0.0).cut(6).tokens == [5, 6, 7, 9, 4, 8]
+
+
+def test_the_end_of_a_text_starts_over() -> None:
+    assert ahead_of([1, 2, 3, 4, 5], 1, 3) == [2, 3, 4]
+    assert ahead_of([1, 2, 3, 4, 5], 3, 5) == [4, 5, 4, 5, 4]
+    assert ahead_of([1, 2, 3], 3, 5) == []

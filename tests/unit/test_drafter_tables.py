@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -340,6 +341,119 @@ def test_a_prompt_teaches_the_trigram() -> None:
     weak = drafter.propose(context_of(runtime, [9, 5]), 1, 0.0)
     assert list(weak.tokens) == [6]
     assert weak.p[0] < draft.p[0]
+
+
+class NaiveTrigram:
+    """What the target said after one and after two tokens, in plain lists, and the best-first tree of it."""
+
+    def __init__(self, rate: float, explore: float) -> None:
+        self.rate, self.explore = rate, explore
+        self.singles: dict[int, dict[int, float]] = {}
+        self.pairs: dict[tuple[int, int], dict[int, float]] = {}
+        self.visits = Counter[tuple[int, int]]()
+
+    def learn(self, said: list[tuple[tuple[int, ...], dict[int, float]]]) -> None:
+        """A call: each pair is mixed with what was known before it, of equal ones the last counts."""
+        self.singles |= {history[-1]: p for history, p in said}
+        pairs: dict[tuple[int, int], dict[int, float]] = {}
+        for history, p in said:
+            if len(history) == 2:
+                key = (history[0], history[1])
+                share = max(self.rate, 1 / (self.visits[key] + 1))
+                old = self.pairs.get(key, {})
+                mixed = {t: share * p.get(t, 0.0) + (1 - share) * old.get(t, 0.0) for t in {*p, *old}}
+                pairs[key] = dict(sorted(mixed.items(), key=lambda item: -item[1])[:4])
+        self.pairs |= pairs
+        self.visits.update(dict.fromkeys(pairs, 1))
+
+    def followers(self, pair: tuple[int, int]) -> list[tuple[float, int, float]]:
+        """Priority, token and claim."""
+        if pair in self.pairs:
+            urge, found = self.explore * self.visits[pair] ** 0.5, list[tuple[float, int, float]]()
+            for token, x in self.pairs[pair].items():
+                bonus = min(self.explore, urge * 0.8 * x / (1 + self.visits[pair[1], token]))
+                found.append((0.8 * x + bonus, token, 0.8 * x))
+            return found
+        return [(0.5 * x, token, 0.5 * x) for token, x in self.singles.get(pair[1], {}).items()]
+
+    def draft(self, pair: tuple[int, int], nodes: int, least: float) -> list[tuple[int, int, float]]:
+        found: list[tuple[int, int, float]] = []
+        ready = [(haste, p, token, p, -1, pair) for haste, token, p in self.followers(pair)]
+        while len(found) < nodes:
+            ready = [place for place in ready if place[1] >= least and place[3] > 0]
+            if not ready:
+                break
+            haste, worth, token, p, parent, before = place = max(ready, key=lambda place: place[0])
+            ready.remove(place)
+            found.append((token, parent, p))
+            after = before[1], token
+            ready += [(haste * x, worth * p, t, p, len(found) - 1, after) for x, t, p in self.followers(after)]
+        return found
+
+
+@pytest.mark.parametrize(("rate", "explore"), [(0.3, 0.05), (0.6, 0.0), (0.2, 0.3)])
+def test_trigrams_are_those_of_a_naive_table(rate: float, explore: float) -> None:
+    """Prompts and calls with refused branches, over a small vocabulary: single tokens and pairs, known and unknown."""
+    rng, sizes = np.random.default_rng(int(100 * rate)), Counter[str]()
+    drafter, naive = Trigram(VOCAB, 9, 4, rate, explore), NaiveTrigram(rate, explore)
+    for _ in range(4):
+        ids = rng.integers(0, VOCAB, int(rng.integers(1, 9))).tolist()
+        drafter.reset()
+        said = [((*ids[max(i - 1, 0) : i], ids[i]), {ids[i + 1]: 0.5}) for i in range(len(ids) - 1)]
+        naive.learn(said)
+        runtime, n = Markov(1), len(ids)
+        for _ in range(12):
+            least = float(rng.choice([0.0, 0.02]))
+            nodes = int(rng.integers(1, 12))
+            draft = drafter.propose(Context(list(ids), n, runtime.new_cache(64)), nodes, least)
+            expected = naive.draft((ids[-2] if len(ids) > 1 else -1, ids[-1]), min(nodes, 9), least)
+            assert list(zip(draft.tokens, draft.parents, strict=True)) == [(t, parent) for t, parent, _ in expected]
+            assert draft.p == pytest.approx([p for *_, p in expected], rel=1e-5)
+            sizes["drafted"] += len(draft.tokens)
+            sizes["trees"] += len({*draft.parents}) < len(draft.parents)
+            tokens, parents = [ids[-1], *rng.integers(0, VOCAB, 3).tolist()], [-1, 0, 0, 2]
+            best = np.stack([rng.permutation(VOCAB)[:4] for _ in tokens]).astype(np.int32)
+            scores = -np.sort(-rng.normal(size=best.shape) * 2).astype(np.float32)
+            shares = np.exp(np.float64(scores)) / np.exp(np.float64(scores)).sum(1, keepdims=True)
+            rows = Rows.tree(tokens, parents, len(ids) - 1)
+            path, picked = ([0, 2], [tokens[2], int(best[2, 0])]) if rng.random() < 0.5 else ([0], [int(best[0, 0])])
+            drafter.observe(StepResult(rows, 0, path, picked, CallResult(ids=best, scores=scores), 0.0))
+            root = tuple(ids[-2:])
+            histories = [root, (ids[-1], tokens[1]), (ids[-1], tokens[2]), (tokens[2], tokens[3])]
+            naive.learn(
+                [
+                    (h, dict(zip(line.tolist(), p.tolist(), strict=True)))
+                    for h, line, p in zip(histories, best, shares, strict=True)
+                ]
+            )
+            ids += picked
+    assert sizes["drafted"] > 100
+    assert sizes["trees"] > 10
+
+
+@pytest.mark.parametrize("caps", [(99, 99), (7, 3)])
+def test_tables_of_a_corpus_are_its_counts(caps: tuple[int, int]) -> None:
+    """Of each pair and token the two most frequent followers at 0.9 of their share, lower ones first among equals; at
+    most four visits; the most frequent keys, the rarest first."""
+    ids = np.random.default_rng(2).integers(0, 5, 120).tolist()
+    state = tables_of(ids, VOCAB, 2, caps)
+    for prefix, n, cap in (("pairs.", 2, caps[0]), ("singles.", 1, caps[1])):
+        follow: dict[int, Counter[int]] = {}
+        for i in range(len(ids) - n):
+            key = ids[i] * VOCAB + ids[i + 1] if n == 2 else ids[i]
+            follow.setdefault(key, Counter())[ids[i + n]] += 1
+        keys = state[prefix + "keys"].reshape(-1).view(np.int64).tolist()
+        assert keys == sorted(follow, key=lambda key: (follow[key].total(), key))[-cap:]
+        for row, key in enumerate(keys):
+            best = sorted(follow[key].items(), key=lambda item: (-item[1], item[0]))[:2]
+            best += [(-1, 0)] * (2 - len(best))
+            assert state[prefix + "ids"][row].tolist() == [token for token, _ in best]
+            assert state[prefix + "p"][row] == pytest.approx([0.9 * n / follow[key].total() for _, n in best])
+            assert state[prefix + "visits"][row] == min(follow[key].total(), 4)
+    for short in ([], [1, 2]):
+        with pytest.raises(UsageError, match="fewer than three"):
+            tables_of(short, VOCAB, 2, caps)
+    assert tables_of([1, 2, 3], VOCAB, 2, caps)["pairs.ids"].tolist() == [[3, -1]]
 
 
 def test_exploration_is_bounded_and_prefers_the_unknown() -> None:

@@ -3,12 +3,15 @@ learned is kept, and no text changes."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import edgedec
+from edgedec.drafters._heads import online as module
 from edgedec.drafters._heads.online import SLOTS, OnlineCorrection
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
@@ -78,6 +81,126 @@ def test_what_makes_it_worse_is_rolled_back() -> None:
     found = online.read([()], np.ones((1, HIDDEN), np.float32), ids, logprobs)
     assert found[0] is ids
     assert found[1] is logprobs
+
+
+Example = tuple[Any, list[int], list[float]]  # a state of root mean square 1, the named tokens, their probabilities
+
+
+class Naive:
+    """p'(v) ~ p(v) exp(z_v), z = B A x + b of the tokens seen; what the named tokens leave, at least 0.02, is divided
+    among the other seen tokens by their counts."""
+
+    def __init__(self, online: OnlineCorrection) -> None:
+        self.w = {name: np.array(w, np.float64) for name, w in online._weights.items()}
+        self.counts = dict.fromkeys(online._slots, 0.0)
+
+    def base(self, example: Example) -> dict[int, float]:
+        _, ids, p = example
+        others = {token: count for token, count in self.counts.items() if token not in ids}
+        rest, total = max(1 - sum(p), 0.02), max(sum(others.values()), 1)
+        return {token: rest * count / total for token, count in others.items()} | dict(zip(ids, p, strict=True))
+
+    def law(self, example: Example) -> dict[int, float]:
+        inner, found = self.w["a"] @ example[0], self.base(example)
+        for slot, token in enumerate(self.counts):
+            found[token] *= np.exp(np.clip(self.w["b"][slot] @ inner + self.w["bias"][slot], -8, 8))
+        total = sum(found.values())
+        return {token: p / total for token, p in found.items()}
+
+    def loss(self, batch: list[tuple[Example, int]]) -> float:
+        return -float(sum(np.log(self.law(example)[token]) for example, token in batch))
+
+    def slope(self, name: str, at: tuple[int, ...], batch: list[tuple[Example, int]]) -> float:
+        found, before = [], self.w[name][at]
+        for moved in (1e-5, -1e-5):
+            self.w[name][at] = before + moved
+            found.append(self.loss(batch))
+        self.w[name][at] = before
+        return (found[0] - found[1]) / 2e-5
+
+
+def test_guesses_gain_and_steps_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses by p'; the gain a mean of the improvement, clipped, of each token before it is counted; steps of AdaGrad
+    (0.02, squares from 0.01 on) down the slope of -log p', found by differences, on 12 of the latest 40 examples."""
+    monkeypatch.setattr(module, "_KEPT", 40)
+    rng, hidden = np.random.default_rng(5), 6
+    online = OnlineCorrection(hidden)
+    naive, latest, gain = Naive(online), dict[int, tuple[Example, int]](), 0.0
+    squares = {name: np.full_like(w, 0.01) for name, w in naive.w.items()}
+    for i in range(60):
+        state, ids = rng.standard_normal((1, hidden)).astype(np.float32) * 3, rng.choice(36, (1, 4), replace=False)
+        logprobs = np.log(rng.dirichlet([1] * 5)[None, :4] + 1e-3).astype(np.float32)
+        x = state[0] / (np.sqrt(np.mean(np.float64(state) ** 2)) + 1e-6)
+        example: Example = x, ids[0].tolist(), np.exp(np.float64(logprobs[0])).tolist()
+        online.begin()
+        online.gain = 1.0  # so that guesses are corrected, whatever they are worth
+        found = online.read([()], state, ids, logprobs)
+        law = naive.law(example)
+        best = sorted(law, key=law.__getitem__, reverse=True)[:4]
+        assert sorted(found[0][0].tolist()) == sorted(best), i
+        assert np.exp(found[1][0]) == pytest.approx([law[token] for token in best], rel=1e-3, abs=1e-6)
+        assert [law[token] for token in found[0][0].tolist()] == pytest.approx([law[t] for t in best], rel=1e-4)
+        online.gain = gain
+        token = int((x[0] > 0) + 2 * (x[1] > 0) + 4 * rng.integers(0, 9))
+        change = np.log(law.get(token, 0) + 1e-5) - np.log(naive.base(example).get(token, 0) + 1e-5)
+        gain += (np.clip(change, -4, 4) - gain) * 0.01
+        naive.counts[token] = naive.counts.get(token, 0) + 1
+        latest[i % 40] = example, token
+        draws, before = deepcopy(online._rng), deepcopy(online._weights)
+        online.learn([token])
+        assert online.gain == pytest.approx(gain, abs=1e-4), i
+        if i < 11:
+            assert all((before[name] == w).all() for name, w in online._weights.items())
+            continue
+        batch = [latest[j] for j in draws.integers(0, len(latest), 12).tolist()]
+        slots = len(naive.counts)
+        for name, most in (("a", (16, hidden)), ("b", (slots, 16)), ("bias", (slots,))):
+            for at in {tuple(int(rng.integers(n)) for n in most) for _ in range(3)}:
+                slope = naive.slope(name, at, batch)
+                seen = squares[name][at] + slope**2
+                moved = online._weights[name][at] - before[name][at]
+                assert moved == pytest.approx(-0.02 * slope / seen**0.5, abs=2e-4), (i, name, at)
+        squares = {name: np.array(w, np.float64) for name, w in online._squares.items()}
+        naive.w = {name: np.array(w, np.float64) for name, w in online._weights.items()}
+    assert online.rollbacks == 0
+    assert len(naive.counts) > 20
+    assert [token for _, token in online._kept] == [latest[j][1] for j in range(40)]
+
+
+def test_a_copy_that_was_better_is_taken_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of the 128th example; a token whose slot went to another one meanwhile has left nothing in it."""
+    monkeypatch.setattr(module, "SLOTS", 6)
+    online, rng = OnlineCorrection(4), np.random.default_rng(1)
+    ids, logprobs = np.arange(6)[None], np.full((1, 6), -2.0, np.float32)
+
+    def example(token: int) -> None:
+        online.begin()
+        online.read([()], rng.standard_normal((1, 4)).astype(np.float32), ids, logprobs)
+        online.learn([token])
+
+    for i in range(128):
+        online.gain = 0.5
+        example(i % 6 if i else 3)
+    assert online._good is not None
+    kept, rarest = deepcopy(online._good), int(np.argmin(online._counts))
+    assert np.abs(kept["b"]).sum(axis=1).min() > 0
+    online.gain = 0.5
+    example(77)
+    assert online._tokens[rarest] == 77
+    online.gain = -0.2
+    example(3)
+    assert (online.rollbacks, online.gain) == (1, 0.0)
+    kept["b"][rarest], kept["bias"][rarest] = 0, 0
+    for name in ("a", "b", "bias"):  # and one step from there
+        assert np.abs(online._weights[name] - kept[name]).max() < 0.021
+    assert np.abs(online._weights["a"] - online._first).max() > 0.03
+    online.gain = -0.2
+    example(3)
+    assert online.rollbacks == 2
+    assert np.abs(online._weights["a"] - online._first).max() < 0.021
+    online.gain = -0.04
+    example(3)
+    assert online.rollbacks == 2
 
 
 def test_slots_are_bounded_and_the_rarest_goes() -> None:

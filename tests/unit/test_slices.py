@@ -141,6 +141,78 @@ def test_one_interrupted_call_changes_little() -> None:
     costs.add(whole, costs.head, 1, -1.0)
 
 
+def rated(rates: Sequence[float], gamma: int = 4) -> Depths:
+    """Exits after layers 4, 8, 12, ... whose guesses came true so often."""
+    depths = Depths(SPEC, [4 * (i + 1) - 1 for i in range(len(rates))], gamma)
+    for record, rate in zip(depths.records, rates, strict=True):
+        for at in range(1000):
+            record.add(at * rate % 1 < rate, rate)
+    return depths
+
+
+def speeds(depths: Depths, place: int, readout: float) -> list[float]:
+    """The tokens in the time of a plain call of each length: n levels and one more to the exit, the rest for n + 1."""
+    costs, end, rate = depths.costs, depths.ends[place], depths.records[place].rate
+    ahead, rest = costs.blocks(0, end), costs.blocks(end, SPEC.n_blocks)
+    found = []
+    for n in range(1, 5):
+        tokens = sum(rate**i for i in range(n + 1))
+        seconds = n * costs.seconds(ahead, costs.head * readout, 1) + costs.seconds(ahead, 0.0, 1)
+        found.append(tokens * costs.plain / (seconds + costs.seconds(rest, costs.head, n + 1)))
+    return found
+
+
+def test_an_exit_is_worth_its_tokens_a_second_at_its_best_length() -> None:
+    depths = rated((0.9, 0.5, 0.97))
+    lengths = set()
+    for place in range(3):
+        expected = speeds(depths, place, 0.3)
+        found, length = depths.payoff(place, 0.3)
+        assert found == pytest.approx(max(expected))
+        assert length == expected.index(max(expected)) + 1
+        lengths.add(length)
+    assert len(lengths) > 1
+    costs, blocks = depths.costs, depths.costs.blocks(0, SPEC.n_blocks)
+    more = costs.seconds(blocks, costs.head, 2) - costs.seconds(blocks, costs.head, 1)
+    assert depths.row_seconds() == pytest.approx(more)
+
+
+def test_measured_speeds_outweigh_estimates_and_correct_the_others() -> None:
+    """(24 e s + n real) / (24 + n): n rounds at 0.98 each, and s the mean of real / e in them and 24 rounds of 1."""
+    depths = rated((0.9, 0.5, 0.97))
+    plain, estimates = depths.costs.plain, [depths.payoff(place, 0.3)[0] for place in range(3)]
+    assert depths.values(0.3) == pytest.approx(estimates)
+    earned = [[0.0, 0.0, 0.0] for _ in range(3)]
+    for place, tokens, seconds in ((0, 3, 2.0), (0, 1, 1.5), (2, 2, 2.5), (0, 2, 2.0)):
+        depths.chosen = place
+        depths.earn(tokens, seconds * plain)
+        earned = [[0.98 * x for x in each] for each in earned]
+        earned[place] = [x + y for x, y in zip(earned[place], (tokens, seconds, 1), strict=True)]
+    real = [t / s if s else 0.0 for t, s, _ in earned]
+    rounds = [n for *_, n in earned]
+    scale = (24 + sum(n * r / e for n, r, e in zip(rounds, real, estimates, strict=True))) / (24 + sum(rounds))
+    expected = [(24 * e * scale + n * r) / (24 + n) for e, n, r in zip(estimates, rounds, real, strict=True)]
+    assert depths.values(0.3) == pytest.approx(expected)
+    assert scale < 0.99
+
+
+def test_another_exit_must_be_better_by_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By 4%, unless nothing was drafted; exits within 85% of the best are near, and none is used that gains nothing."""
+    depths, values = rated((0.9, 0.5, 0.97)), [1.5, 1.55, 1.3]
+    monkeypatch.setattr(depths, "values", lambda readout: values)
+    depths.choose(0.3)
+    assert (depths.chosen, depths.length, depths.near) == (0, depths.payoff(0, 0.3)[1], [True, True, False])
+    values[1] = 1.57
+    depths.choose(0.3)
+    assert (depths.chosen, depths.length) == (1, depths.payoff(1, 0.3)[1])
+    values[:] = [0.9, 0.98, 1.0]
+    depths.choose(0.3)
+    assert (depths.chosen, depths.length) == (1, 0)
+    values[:] = [1.01, 1.0, 1.0]
+    depths.choose(0.3)
+    assert (depths.chosen, depths.length) == (0, depths.payoff(0, 0.3)[1])
+
+
 def test_the_exit_chosen_earns_what_the_best_fixed_one_does() -> None:
     """DEL against every fixed exit and length, on exits of known rates that change half-way."""
     rates = [

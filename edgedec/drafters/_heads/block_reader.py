@@ -122,11 +122,14 @@ class BlockReader(HeadReader):
         self._open, self._tokens = entering[ready:].copy(), tokens[ready:]
         self._at = seen.start + stop - 1
 
-    def _place(self, start: int, rows: int) -> None:
+    def _place(self, start: int, rows: int, room: int) -> int:
         # An LSTM cannot go back: where the text does, the head starts over.
-        if start - self._base != self._count or self._count + rows > self._cache.capacity:
-            self._forget()
-            self._base = start
+        if start - self._base == self._count and self._count + rows + room <= self._most:
+            return 0
+        self._forget()
+        before = self._skipped(rows, room)
+        self._base = start + before
+        return before
 
     def _cut(self, keep: int) -> None:
         if keep < self._count:

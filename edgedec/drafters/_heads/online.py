@@ -116,7 +116,7 @@ class OnlineCorrection:
         if len(self._kept) < _KEPT:
             self._kept.append((seen, token))
         else:
-            self._kept[self.examples % _KEPT] = seen, token
+            self._kept[(self.examples - 1) % _KEPT] = seen, token
         if self.gain < _WORSE:
             self._roll_back()
         elif self.examples % _SNAPSHOT == 0 and self.used:
@@ -140,7 +140,9 @@ class OnlineCorrection:
             if slot == SLOTS:
                 slot = int(np.argmin(self._counts))
                 del self._slots[int(self._tokens[slot])]
-                self._weights["b"][slot], self._weights["bias"][slot], self._counts[slot] = 0.0, 0.0, 0.0
+                self._counts[slot] = 0.0
+                for weights in filter(None, (self._weights, self._good)):  # of the copy too
+                    weights["b"][slot], weights["bias"][slot] = 0.0, 0.0
             self._slots[token], self._tokens[slot] = slot, token
         self._counts[slot] += 1.0
         if self._counts[slot] > 500:

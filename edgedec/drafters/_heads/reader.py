@@ -141,18 +141,29 @@ class HeadReader:
             n += 1
         if not n:
             return
-        self._place(seen.start, n + room)
-        for at in range(0, n, self._chunk):
+        for at in range(self._place(seen.start, n, room), n, self._chunk):
             stop = min(at + self._chunk, n)
             last = seen.start + stop == len(ids) - 1
             yield from self._commit(seen, at, stop, outputs if last else _NONE)
 
-    def _place(self, start: int, rows: int) -> None:
-        """Make token `start` the next row: roll back to it, or start over after a gap or when the cache is full."""
-        at = start - self._base
-        if not 0 <= at * self.slots <= self._cache.length or (at + rows) * self.slots > self._cache.capacity:
-            self._base, at = start, 0
+    def _place(self, start: int, rows: int, room: int) -> int:
+        """Make token `start` the next row: roll back to it, or start over after a gap or when the cache is full, at the
+        first of the rows that leaves room for the draft -> the rows before it."""
+        at, before = start - self._base, 0
+        if not 0 <= at * self.slots <= self._cache.length or at + rows + room > self._most:
+            before = self._skipped(rows, room)
+            self._base, at = start + before, 0
         self._cut(at)
+        return before
+
+    @property
+    def _most(self) -> int:
+        """Tokens that the cache has room for."""
+        return self._cache.capacity // self.slots
+
+    def _skipped(self, rows: int, room: int) -> int:
+        """The first of these rows that do not fit an empty cache together with a draft; the last row is always read."""
+        return min(max(rows + room - self._most, 0), rows - 1)
 
     def _commit(self, seen: Seen, start: int, stop: int, outputs: Outputs) -> Generator[Request, Completed, None]:
         tokens = seen.follow[start:stop]
