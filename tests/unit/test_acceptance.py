@@ -136,6 +136,7 @@ def test_it_learns_by_adam_from_batches_of_the_latest_examples(monkeypatch: pyte
 def test_no_token_is_sure() -> None:
     """Claims and chances lie between 0.01 and 0.99."""
     head = AcceptanceHead(6)
+    assert head.state()["accept.w1"].std() == pytest.approx(80**-0.5, rel=0.05)  # inputs of 1 give activations of 1
     x = np.zeros(80, np.float32)
     assert [head.chance(x, claim) for claim in (0.0, 0.005, 0.02, 0.98, 1.0)] == pytest.approx(
         [0.01, 0.01, 0.02, 0.98, 0.99]
@@ -156,7 +157,11 @@ def test_what_it_learned_is_kept_and_that_of_another_model_refused() -> None:
     twin.restore(head.state())
     x = head.inputs(result(rng, 1.0), 2)
     assert twin.chance(x, 0.5) == head.chance(x, 0.5) > 0.6
-    for broken in ({}, {**head.state(), "accept.w2": np.zeros(3)}, {**head.state(), "accept.b1": np.full(32, np.nan)}):
+    for broken in (
+        {},
+        {**head.state(), "accept.w2": np.zeros(3)},
+        {**head.state(), "accept.b1": np.array([np.nan, *[0] * 31])},
+    ):
         with pytest.raises(UsageError, match=r"accept\."):
             twin.restore(broken)
 
