@@ -79,15 +79,16 @@ def gemma4(f: GgufFacts) -> Config:
         "hidden_size_per_layer_input": f.whole("embedding_length_per_layer_input", 0),
         "final_logit_softcapping": f.number("final_logit_softcapping", 0.0) or None,
         "attention_bias": some(f, "attn_q.bias"),
-        "rope_parameters": {
-            "full_attention": {
-                "rope_type": "proportional",
-                "partial_rotary_factor": _share(f, wide),
-                "rope_theta": f.number("rope.freq_base", 1e6),
-            },
-            "sliding_attention": {"rope_type": "default", "rope_theta": f.number("rope.freq_base_swa", 1e4)},
-        },
+        "rope_parameters": _ropes(f, wide),
         **_experts(experts),
+    }
+
+
+def _ropes(f: GgufFacts, wide: int) -> Config:
+    turned = {"partial_rotary_factor": _share(f, wide), "rope_theta": f.number("rope.freq_base", 1e6)}
+    return {
+        "full_attention": {"rope_type": "proportional", **turned},
+        "sliding_attention": {"rope_type": "default", "rope_theta": f.number("rope.freq_base_swa", 1e4)},
     }
 
 

@@ -1,4 +1,4 @@
-// The arguments of kernels: structs of addresses, then of numbers, mirrored by kernels/device/structs.py.
+// The arguments of kernels: structs of addresses, then of numbers, mirrored by kernels/device/structs.py and state_structs.py.
 #pragma once
 #include "arith.h"
 #include "device.h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.kernels.device import structs
+from edgedec.kernels.device import state_structs
 from edgedec.kernels.device.structs import Product
 from edgedec.runtimes._device.stack import Stack, StepShape
 from edgedec.spec import Conv
@@ -15,7 +15,7 @@ def conv(stack: Stack, step: int, shape: StepShape, number: int, block: Conv) ->
     p = Product(model.weights(prefix + "in_proj"), projected, 3 * inner, bias=model.vector(prefix + "in_proj_bias"))
     stack.adapted(step, rows, prefix + "in_proj", p, model.norm(block.norm, prefix + "norm"), stack.input)
     vectors = model.vector(prefix + "conv"), model.vector(prefix + "conv_bias")
-    arguments = structs.conv(step, projected, *vectors, y, inner, block.conv_size, stack.slot(shape, number))
+    arguments = state_structs.conv(step, projected, *vectors, y, inner, block.conv_size, stack.slot(shape, number))
     stack.launch("conv_rows", (rows, 1), 128, 0, arguments)
     bias = model.vector(prefix + "out_proj_bias")
     out = Product(model.weights(prefix + "out_proj"), 0, stack.spec.hidden_size, bias=bias)

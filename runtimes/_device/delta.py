@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.kernels.device import structs
-from edgedec.kernels.device.structs import DeltaPlaces, Product
+from edgedec.kernels.device import state_structs, structs
+from edgedec.kernels.device.state_structs import DeltaPlaces
+from edgedec.kernels.device.structs import Product
 from edgedec.runtimes._device.recurrent import scan_grid
 from edgedec.runtimes._device.stack import Stack, StepShape
 from edgedec.spec import Delta
@@ -23,8 +24,8 @@ def delta(stack: Stack, step: int, shape: StepShape, number: int, block: Delta) 
     at = _places(stack, step, rows, prefix, block, projected, width)
     vectors = [model.vector(prefix + name) for name in ("conv", "dt_bias", "a", "gate_norm")]
     sizes = block.n_heads, block.head_dim, block.key_dim, block.n_groups, block.conv_size, stack.slot(shape, number)
-    decays = block.decays // block.n_heads
-    arguments = structs.delta(step, at, vectors, y, (*sizes, decays), block.gate == "sigmoid", _factors(stack, block))
+    whole, sigmoid = (*sizes, block.decays // block.n_heads), block.gate == "sigmoid"
+    arguments = state_structs.delta(step, at, vectors, y, whole, sigmoid, _factors(stack, block))
     stack.launch("delta_inputs", (rows, 1), 128, 0, arguments)
     x, sequences, _ = scan_grid(block, shape.sequences)
     stack.launch("delta_scan", (x, sequences), 32, 0, arguments)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.kernels.device import structs
+from edgedec.kernels.device import state_structs, structs
 from edgedec.kernels.device.interface import Buffer, Device
 from edgedec.runtime import Rows
 from edgedec.runtimes._device.pieces import DevicePiece, PieceMemory
@@ -233,7 +233,7 @@ class DeviceRecurrent:
         rows, kernel = Buffer.of(self._device, np.array(path, np.int32)), f"{self._block.kind}_advance"
         facts = self._block.n_heads, self._block.head_dim, self._block.state_size, self._block.n_groups
         decays = self._decays // self._block.n_heads
-        arguments = structs.advance(source.at, self._rows.at, made.at, rows.at, *facts, len(path), decays)
+        arguments = state_structs.advance(source.at, self._rows.at, made.at, rows.at, *facts, len(path), decays)
         self._device.launch(kernel, scan_grid(self._block, 1), _THREADS, 0, arguments)
         self._device.synchronize()  # the path's memory is freed on return
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.kernels.device import structs
+from edgedec.kernels.device import state_structs, structs
 from edgedec.kernels.device.structs import Norm, Product
 from edgedec.runtimes._device.recurrent import scan_grid
 from edgedec.runtimes._device.stack import Stack, StepShape
@@ -17,7 +17,7 @@ def ssm(stack: Stack, step: int, shape: StepShape, number: int, block: Ssm) -> N
     stack.adapted(step, rows, prefix + "in_proj", p, model.norm(block.norm, prefix + "norm"), stack.input)
     slot = stack.slot(shape, number)
     vectors = [model.vector(prefix + name) for name in ("conv", "conv_bias", "dt_bias", "a", "d")]
-    arguments = structs.ssm(
+    arguments = state_structs.ssm(
         step, projected, vectors, y, block.n_heads, block.head_dim, block.state_size, block.n_groups,
         block.conv_size, slot, block.in_rows, block.dt_min, block.dt_max,
     )  # fmt: skip

@@ -22,7 +22,7 @@ _ALIGN = 256
 _INT = 1  # kTVMFFIInt
 _LIBRARIES = {"tvm_ffi": "tvm_ffi", "tvm": "tvm_runtime"}
 _teams = threading.local()
-_MOVE, _ADVANCE = Struct("@2P2i"), Struct("@4P6i")  # `structs.move`, `structs.advance`
+_MOVE, _ADVANCE = Struct("@2P2i"), Struct("@4P6i")  # `structs.move`, `state_structs.advance`
 
 
 class _Any(ctypes.Structure):
