@@ -60,7 +60,7 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "diffllama", "gpt_neox", "mpt", "stablelm_beside"),
-    *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
+    *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma3n_text", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
     *("nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe", "phi4flash", "qwen3_next", "rwkv7", "youtu"),
 }
 
