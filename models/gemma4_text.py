@@ -43,11 +43,11 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     local = rope_table(ropes, 1e4, "sliding_attention", legacy=False, partial=True)
     length = context_length(r, full, context)
     kinds = _attention(r, windows(r, slides, r.maybe_whole("sliding_window", 512), length), slides)
-    shared = _shared(r, slides)
+    shared = shared_with(r, slides)
     common, starts, layers = sizes(r, tied=True), list[int](), list[tuple[Block, ...]]()
     for kind, owner, rest in zip(kinds, shared, _after(r, n, shared), strict=True):
         starts.append(sum(map(len, layers)))
-        layers.append((kind if owner is None else _reading(kind, starts[owner]), *rest))
+        layers.append((kind if owner is None else reading(kind, starts[owner]), *rest))
     found = ModelSpec(
         **common,
         context_length=length,
@@ -93,9 +93,10 @@ def _full_heads(r: ConfigReader, slides: Sequence[bool], alike: bool) -> tuple[i
     return dim, kv
 
 
-def _shared(r: ConfigReader, slides: Sequence[bool]) -> list[int | None]:
-    """For every layer that reads the slots of another the number of that one: the last of its kind that has some."""
-    own = len(slides) - r.whole("num_kv_shared_layers", 0, least=0)
+def shared_with(r: ConfigReader, slides: Sequence[bool], usual: int = 0) -> list[int | None]:
+    """For every layer that reads the slots of another the number of that one: the last of its kind that has some.
+    usual: so many do where the config is silent."""
+    own = len(slides) - r.whole("num_kv_shared_layers", usual, least=0)
     found: list[int | None] = []
     for i, on in enumerate(slides):
         owner = max((j for j in range(max(own, 0)) if slides[j] is on), default=None)
@@ -105,9 +106,11 @@ def _shared(r: ConfigReader, slides: Sequence[bool]) -> list[int | None]:
     return found
 
 
-def _reading(block: Attention, owner: int) -> SharedAttention:
+def reading(block: Attention, owner: int) -> SharedAttention:
+    """The same attention over the slots of block `owner`."""
     sizes = (block.n_heads, block.n_kv_heads, block.head_dim, block.scale, block.rope, block.window)
-    return SharedAttention(owner, *sizes, qk_norm="head", post_norm="rms", q_bias=block.qkv_bias, o_bias=block.o_bias)
+    more = {"q_bias": block.qkv_bias, "o_bias": block.o_bias, "branch": block.branch}
+    return SharedAttention(owner, *sizes, qk_norm="head", post_norm="rms", **more)
 
 
 def _after(r: ConfigReader, n: int, shared: Sequence[int | None]) -> list[tuple[Block, ...]]:
@@ -190,16 +193,7 @@ def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
 def text_weights(spec: ModelSpec, inner: str = "model.") -> dict[str, Source]:
     """Every tensor of `spec`; inner: what the names of the text model begin with."""
     outer = {name: path.replace("model.", inner, 1) for name, path in OUTER.items()}
-    found = named(spec, GEMMA4, outer=outer, layers=f"{inner}layers.")
-    half = 0.5**0.5  # of the mean of two, whose size is that of each
-    if spec.lookups:
-        size = len(next(iter(spec.lookups.values())))
-        found["lookup"] = (Part(f"{inner}embed_tokens_per_layer.weight", times=half * size**0.5),)
-    for b, part in spec.lookups.items():
-        rows = (part.start, part.stop)
-        context = Part(f"{inner}per_layer_model_projection.weight", rows, times=spec.hidden_size**-0.5)
-        found[f"blocks.{b}.context"] = (context,)
-        found[f"blocks.{b}.context_norm"] = (Part(f"{inner}per_layer_projection_norm.weight", times=half),)
+    found = named(spec, GEMMA4, outer=outer, layers=f"{inner}layers.") | layer_embeddings(spec, inner)
     for b, block in enumerate(spec.blocks):
         if isinstance(block, Moe):
             found[f"blocks.{b}.router_norm"] = tuple(
@@ -212,4 +206,18 @@ def text_weights(spec: ModelSpec, inner: str = "model.") -> dict[str, Source]:
         if block.k_is_v:
             for name in ("qkv", "qkv_bias")[: 1 + block.qkv_bias]:
                 found[f"blocks.{b}.{name}"] = found[f"blocks.{b}.{name}"][:2]
+    return found
+
+
+def layer_embeddings(spec: ModelSpec, inner: str) -> dict[str, Source]:
+    """The table of the embeddings of layers, and what they are added to."""
+    half, found = 0.5**0.5, dict[str, Source]()  # of the mean of two, whose size is that of each
+    if spec.lookups:
+        size = len(next(iter(spec.lookups.values())))
+        found["lookup"] = (Part(f"{inner}embed_tokens_per_layer.weight", times=half * size**0.5),)
+    for b, part in spec.lookups.items():
+        rows = (part.start, part.stop)
+        context = Part(f"{inner}per_layer_model_projection.weight", rows, times=spec.hidden_size**-0.5)
+        found[f"blocks.{b}.context"] = (context,)
+        found[f"blocks.{b}.context_norm"] = (Part(f"{inner}per_layer_projection_norm.weight", times=half),)
     return found

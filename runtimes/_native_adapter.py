@@ -26,6 +26,8 @@ _ADAPTED = {
     "shared_attention": ("q", "o"),
     "gmu": ("gate", "out"),
     "lookup": ("gate", "out", "context"),
+    "laurel": ("left", "right"),
+    "altup": (),
     "mlp": ("", "down"),
     "moe": ("", ""),
     "power_law": ("qkv", "o", "gate_up", "down"),

@@ -7,9 +7,10 @@ import ctypes
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.cpu import codes, structs
-from edgedec.runtimes._native_tensors import NativeTensors
+from edgedec.runtimes._native_recurrent import NativeRecurrent
 from edgedec.spec import (
     S6,
+    AltUp,
     Attention,
     Block,
     ChannelMix,
@@ -17,6 +18,7 @@ from edgedec.spec import (
     Delta,
     Gmu,
     LatentAttention,
+    Laurel,
     Lookup,
     Mlp,
     Moe,
@@ -29,7 +31,7 @@ from edgedec.spec import (
 from edgedec.spec.moe import level_name
 
 
-class NativeModel(NativeTensors):
+class NativeModel(NativeRecurrent):
     """The C++ view of a bundle; keeps alive what it points to."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -62,6 +64,7 @@ class NativeModel(NativeTensors):
             entry_norm=self._norm(spec.entry.norm if spec.entry else "none", "entry_norm"),
             n_positions=spec.entry.positions if spec.entry else 0,
             lookup=self._tensor("lookup"),
+            streams=next((block.streams for block in spec.altups.values()), 0),
         )
 
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
@@ -71,6 +74,8 @@ class NativeModel(NativeTensors):
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
         made.joined_norm = self._norm(block.joined if isinstance(block, Moe) else "none", f"blocks.{b}.joined_norm")
         made.state_scale = self._vector(f"blocks.{b}.state_scale")
+        if isinstance(block, Laurel):
+            made.state_scale = self._numbers((block.scale,))
         part = self._part(f"blocks.{b}.", block)
         self._keep.append(part)
         if isinstance(block, SharedAttention):
@@ -103,6 +108,11 @@ class NativeModel(NativeTensors):
                 return self._attention(prefix, block)
             case SharedAttention():
                 return self._shared_attention(prefix, block)
+            case AltUp():
+                return self._altup(prefix, block)
+            case Laurel():
+                norm = self._vector(prefix + "low_norm")
+                return structs.LaurelStruct(rank=block.rank, **self._matrices(prefix, "left right"), low_norm=norm)
             case Lookup():
                 return self._lookup(prefix, block)
             case Mlp():
@@ -162,8 +172,19 @@ class NativeModel(NativeTensors):
         return structs.LookupStruct(
             size=block.size,
             activation=codes.ACTIVATIONS[block.activation],
+            streams=block.streams,
             **self._matrices(prefix, "gate context out"),
-            context_norm=self._vector(prefix + "context_norm"),
+            **self._vectors(prefix, "context_norm input_scale"),
+        )
+
+    def _altup(self, prefix: str, block: AltUp) -> structs.AltUpStruct:
+        return structs.AltUpStruct(
+            step=codes.ALTUP_STEPS[block.step],
+            streams=block.streams,
+            active=block.active,
+            router=self._tensor(prefix + "router"),
+            projections=self._list([prefix + name for name in block.projections]),
+            **self._vectors(prefix, "router_norm coefs"),
         )
 
     def _latent(self, prefix: str, block: LatentAttention) -> structs.LatentStruct:
@@ -189,6 +210,7 @@ class NativeModel(NativeTensors):
             down_bias=self._vector(prefix + "down_bias"),
             inner_norm=self._norm(block.inner_norm, f"{prefix}inner_norm"),
             xielu=self._vector(prefix + "xielu"),
+            cutoff=self._numbers((block.cutoff,)) if block.sparsity else None,
         )
 
     def _power_law(self, prefix: str, block: PowerLaw) -> structs.PowerLawStruct:
@@ -231,68 +253,3 @@ class NativeModel(NativeTensors):
             **self._matrices(prefix, "down shared_down shared_gate"),
             **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale score_norm"),
         )
-
-    def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:
-        return structs.SsmStruct(
-            heads=block.n_heads,
-            head_dim=block.head_dim,
-            state_size=block.state_size,
-            groups=block.n_groups,
-            conv_size=block.conv_size,
-            norm_groups=block.norm_groups,
-            dt_min=block.dt_min,
-            dt_max=block.dt_max,
-            **self._matrices(prefix, "in_proj out_proj"),
-            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
-        )
-
-    def _s6(self, prefix: str, block: S6) -> structs.S6Struct:
-        return structs.S6Struct(
-            inner=block.inner_size,
-            state_size=block.state_size,
-            dt_rank=block.dt_rank,
-            conv_size=block.conv_size,
-            part_norm=codes.PART_NORMS[block.part_norm],
-            part_eps=block.part_eps,
-            **self._matrices(prefix, "in_proj x_proj dt_proj out_proj"),
-            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d dt_norm b_norm c_norm"),
-        )
-
-    def _conv(self, prefix: str, block: Conv) -> structs.ConvStruct:
-        return structs.ConvStruct(
-            channels=block.inner_size,
-            conv_size=block.conv_size,
-            **self._matrices(prefix, "in_proj out_proj"),
-            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias"),
-        )
-
-    def _delta(self, prefix: str, block: Delta) -> structs.DeltaStruct:
-        return structs.DeltaStruct(
-            heads=block.n_heads,
-            head_dim=block.head_dim,
-            key_dim=block.key_dim,
-            groups=block.n_groups,
-            conv_size=block.conv_size,
-            decays=block.decays // block.n_heads,
-            rank=block.rank,
-            sigmoid=block.gate == "sigmoid",
-            beta_scale=block.beta_scale,
-            eps=block.eps,
-            **self._matrices(prefix, "in_proj out_proj gate_up decay_up"),
-            **self._vectors(prefix, "conv dt_bias a gate_norm"),
-        )
-
-    def _rwkv7(self, prefix: str, block: Rwkv7) -> structs.Rwkv7Struct:
-        low = (f"{name}_{way}" for name in ("decay", "rate", "gate", "value") for way in ("down", "up"))
-        return structs.Rwkv7Struct(
-            heads=block.n_heads,
-            head_dim=block.head_dim,
-            key_dim=block.key_dim,
-            eps=block.eps,
-            **self._matrices(prefix, f"r k v o {' '.join(low)}"),
-            **self._vectors(prefix, "mix decay_bias rate_bias value_bias key_scale key_rate bonus"),
-            **self._vectors(prefix, "out_norm out_norm_bias"),
-        )
-
-    def _channel_mix(self, prefix: str) -> structs.ChannelMixStruct:
-        return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))

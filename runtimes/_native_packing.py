@@ -13,7 +13,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu.structs import pack_sequence
 from edgedec.runtime import Call, CallResult, Outputs, Rows
-from edgedec.runtime.checks import check_named, check_text
+from edgedec.runtime.checks import check_named, check_text, entering_width
 from edgedec.runtimes._native_adapter import NativeAdapter
 from edgedec.runtimes._native_cache import NativeCache, address
 from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, query_arrays
@@ -49,7 +49,7 @@ class CallPacker:
         queries, queries_at = query_arrays(self._spec, call, keep) if wanted.queries else ({}, 0)
         given = beside = 0
         if hidden is not None or rows.embeddings is not None:
-            given, beside = self._entering(hidden, rows, keep)
+            given, beside = self._entering(hidden, blocks, rows, keep)
         n_blocks, chosen = (-1, 0) if blocks is None else self._block_list(blocks)
         data = pack_sequence(
             count,
@@ -91,16 +91,25 @@ class CallPacker:
             raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")
         return cache
 
-    def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
+    def _entering(
+        self, hidden: NDArray[np.float32] | None, blocks: Sequence[int] | None, rows: Rows, keep: list[Any]
+    ) -> tuple[int, int]:
         """The addresses of the states that enter the first block of the call, and of the embeddings."""
         check_named(rows, self._spec)
         beside = 0 if rows.embeddings is None else self._floats(rows.embeddings, rows.count, keep)
-        return beside if hidden is None else self._floats(hidden, rows.count, keep), beside
+        if hidden is None:
+            return beside, beside
+        blocks = range(self._spec.n_blocks) if blocks is None else blocks
+        width = entering_width(self._spec, blocks, hidden.shape[-1])
+        if not len(blocks) and hidden.shape[-1] == width:  # the head reads no streams
+            width, hidden = self._spec.hidden_size, hidden[:, : self._spec.hidden_size]
+        return self._floats(hidden, rows.count, keep, width), beside
 
-    def _floats(self, states: NDArray[np.float32], count: int, keep: list[Any]) -> int:
+    def _floats(self, states: NDArray[np.float32], count: int, keep: list[Any], width: int = 0) -> int:
         array = np.ascontiguousarray(states, np.float32)
-        if array.shape != (count, self._spec.hidden_size):
-            raise UsageError(f"hidden {list(array.shape)}: expected [{count}, {self._spec.hidden_size}]")
+        expected = (count, width or self._spec.hidden_size)
+        if array.shape != expected:
+            raise UsageError(f"hidden {list(array.shape)}: expected {list(expected)}")
         keep.append(array)
         return address(array)
 
@@ -116,9 +125,9 @@ class CallPacker:
     def _states(
         self, blocks: tuple[int, ...], count: int, keep: list[Any]
     ) -> tuple[dict[int, NDArray[np.float32]], int, int]:
-        """Arrays [count, hidden_size] by block, and the addresses of the block numbers and of their list."""
+        """Arrays [count, width] by block, and the addresses of the block numbers and of their list."""
         names = np.array(blocks, np.int32)
-        states = {block: np.empty((count, self._spec.hidden_size), np.float32) for block in blocks}
+        states = {block: np.empty((count, self._spec.width(block)), np.float32) for block in blocks}
         places = np.array([address(states[block]) for block in blocks], np.uintp)
         keep += (names, places)
         return states, address(names), address(places)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,13 @@ class NativeTensors:
         return structs.TensorStruct(
             codes.FORMATS[t.format], codes.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
         )
+
+    def _list(self, names: Sequence[str]) -> int | None:
+        """The address of these tensors one after another; None of none."""
+        if not names:
+            return None
+        self._keep.append(made := (structs.TensorStruct * len(names))(*map(self._tensor, names)))
+        return ctypes.addressof(made)
 
     def _vector(self, name: str) -> int | None:
         """Vectors are always f32; None if the model has no such one."""

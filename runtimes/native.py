@@ -44,12 +44,14 @@ from edgedec.spec.newer import NEWER
 __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
 KINDS = (
+    "altup",
     "attention",
     "channel_mix",
     "conv",
     "delta",
     "gmu",
     "latent",
+    "laurel",
     "lookup",
     "mlp",
     "moe",

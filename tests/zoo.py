@@ -78,6 +78,23 @@ GEMMA4 = SIZES | {
     "final_logit_softcapping": 8.0,
     "tie_word_embeddings": True,
 }
+# Sizes of feed-forwards and shares of their gates differ, tokens are missing in the table of layers, and the last
+# layers read the slots of two kinds.
+GEMMA3N = SIZES | {
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "intermediate_size": [72, 56, 72, 88, 72, 40],
+    "activation_sparsity_pattern": [0.7, 0.0, 0.85, 0.0, 0.3, 0.0],
+    "sliding_window": 5,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 90,
+    "num_kv_shared_layers": 3,
+    "laurel_rank": 7,
+    "final_logit_softcapping": 8.0,
+    "tie_word_embeddings": True,
+}
 # As the larger sizes: full layers have fewer kv heads, whose keys are the values too.
 GEMMA4_LARGE = GEMMA4 | {
     "num_hidden_layers": 3,
@@ -237,6 +254,11 @@ def _gemma4(config: dict[str, Any], seed: int) -> Any:
     return _random("Gemma4Text", "Gemma4ForCausalLM", config, seed)
 
 
+def _gemma3n(config: dict[str, Any], seed: int) -> Any:
+    """The text model alone; its class is not named after its config."""
+    return _random("Gemma3nText", "Gemma3nForCausalLM", config, seed)
+
+
 def _gemma4_wrapper() -> Any:
     """Multimodal, as it is published."""
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -384,6 +406,13 @@ ZOO: dict[str, Callable[[], Any]] = {
     "gemma4_experts": lambda: _gemma4(
         GEMMA4_LARGE | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 16},
         3,
+    ),
+    "gemma3n_text": lambda: _gemma3n(GEMMA3N, 1),
+    "gemma3n_active": lambda: _gemma3n(
+        GEMMA3N
+        | {"altup_num_inputs": 3, "altup_active_idx": 2, "altup_correct_scale": False, "attention_bias": True}
+        | {"hidden_activation": "silu", "rms_norm_eps": 1e-3, "rope_parameters": GEMMA3_ROPES},
+        2,
     ),
     "rwkv7": lambda: _random("Rwkv7", "Rwkv7ForCausalLM", RWKV | {"value_dim": [60] * 3}, 1),
     "minicpm": _causal("MiniCPM", **MINICPM),

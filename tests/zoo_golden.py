@@ -60,7 +60,7 @@ def names() -> list[str]:
 # Of the models that came later, one for each fact and kind.
 _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "diffllama", "gpt_neox", "mpt", "stablelm_beside"),
-    *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
+    *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma3n_text", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
     *("nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe", "phi4flash", "qwen3_next", "rwkv7", "youtu"),
 }
 
@@ -123,22 +123,26 @@ def spread(name: str, shape: Sequence[int]) -> float:
         return 3.0  # enough to be cut, and to be seen
     if name.endswith("attn.x_proj.weight"):  # so that scans leave something to be seen of the attention beside them
         return 0.2 / float(shape[-1]) ** 0.5
+    if name.endswith("modality_router.weight"):  # what it reads is divided by the width
+        return float(shape[-1]) ** 0.5
+    if name.endswith(("prediction_coefs.weight", "correction_coefs.weight")):  # so that streams stay in size
+        return 0.2
     # Decays of Kimi Linear have the axes of a state; transformers' sums of 64 rows' are exact only where they are mild.
     return 0.3 if len(shape) < 2 or (len(shape) == 4 and name.endswith("A_log")) else 2.0 / shape[-1] ** 0.5
 
 
 def neutral(name: str, family: str) -> float:
-    """What weights are drawn around. Gemma 4 does not divide scores: its queries are small."""
+    """What weights are drawn around. Gemma 3n and 4 do not divide scores: their queries are small."""
     if not NORM.search(name) or less_one(name, family):
         return 0.0
-    return 0.3 if name.endswith("q_norm.weight") and family.lower().startswith("gemma4") else 1.0
+    return 0.3 if name.endswith("q_norm.weight") and family.lower().startswith(("gemma3n", "gemma4")) else 1.0
 
 
 def less_one(name: str, family: str) -> bool:
     """Whether a norm's weight is stored less 1. family: a model type, or what the name of its class begins with."""
     family = family.lower().replace("_", "")
     qwen = family.startswith(("qwen3next", "qwen35"))
-    gemma = "gemma" in family and not family.startswith("gemma4")
+    gemma = "gemma" in family and not family.startswith(("gemma3n", "gemma4"))
     return gemma or family == "nemotron" or (qwen and "linear_attn" not in name and "visual" not in name)
 
 

@@ -39,6 +39,7 @@ COUNT = re.compile(r"^\| models \| [^|]*\|", re.M)
 LINKED = re.compile(r"\[\d+ types of decoders\]\(docs/models.md\): ")
 # Types whose small models have another name in the zoo, are the text models of others, or have all of a type's blocks.
 ZOO = {"qwen3_5_moe": "qwen3_5_moe_text", "mimo": "qwen2", "nemotron_h": "nemotron_h_experts", "minicpm": "blockffn"}
+ZOO["gemma3n"] = "gemma3n_text"
 
 
 def table() -> str:

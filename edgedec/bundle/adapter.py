@@ -68,7 +68,7 @@ class LoraAdapter:
 
 
 def adaptable(spec: ModelSpec) -> frozenset[str]:
-    """The matrices that an adapter may change: those of blocks, but for stacked experts."""
+    """The matrices that an adapter may change: those of blocks, but for stacked experts and projections of streams."""
     experts = {
         f"blocks.{b}.{level_name(name, level)}"
         for b, block in enumerate(spec.blocks)
@@ -76,7 +76,8 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
         for name in STACKED
         for level in range(block.n_levels)
     }
-    return spec.matrices - experts - OUTER
+    projections = {f"blocks.{b}.{name}" for b, block in spec.altups.items() for name in block.projections}
+    return spec.matrices - experts - projections - OUTER
 
 
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:

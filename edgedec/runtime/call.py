@@ -87,7 +87,7 @@ class CallResult:
     where a logit is not finite; scores [m, top]: their logits; logsum, entropy float64 [m]; hidden: [count,
     hidden_size] by block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv
     head; queries: [count, n_heads, head_dim] by block. drawn: the token that was drawn; -1: the logits do not decide
-    it (`TokenSampler.row`).
+    it (`TokenSampler.row`). Inside a model's streams rows of hidden are `ModelSpec.width(block)` values.
     """
 
     logits: Logits | None = None
@@ -111,7 +111,8 @@ class Adapter(Protocol):
 
 class Call(NamedTuple):
     """`blocks` (ascending; None: the whole stack) on `rows`. `hidden` [count, hidden_size]: the state that enters the
-    first block, for rows that have been through the blocks before it; None: the rows are embedded first. views: what
+    first block, for rows that have been through the blocks before it, as a result has it (`ModelSpec.width` values);
+    None: the rows are embedded first. views: what
     the rows see of what attention blocks hold, by block number (a block without one: everything)."""
 
     rows: Rows

@@ -107,7 +107,16 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if cut := cut_sums(spec, blocks):
         raise UsageError(f"block {cut[0]} without the one beside it: a norm is of the sum of both")
     if call.hidden is not None:
-        _check_shape("hidden", call.hidden.shape, (call.rows.count, spec.hidden_size))
+        width = entering_width(spec, blocks, call.hidden.shape[-1])
+        _check_shape("hidden", call.hidden.shape, (call.rows.count, width))
+
+
+def entering_width(spec: ModelSpec, blocks: Sequence[int], found: int) -> int:
+    """Values of a row of the `hidden` of a call. The head alone takes rows with streams too, of which it reads the
+    state; of these it is `found`."""
+    if len(blocks):
+        return spec.width(blocks[0] - 1)
+    return found if found in {spec.width(b) for b in spec.altups} else spec.hidden_size
 
 
 def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec.altup import AltUp, check_streams
 from edgedec.spec.attention import Attention
 from edgedec.spec.branches import check_branches
 from edgedec.spec.conv import Conv
@@ -20,6 +21,7 @@ from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
 from edgedec.spec.gmu import Gmu, check_memories
 from edgedec.spec.latent import LatentAttention
+from edgedec.spec.laurel import Laurel
 from edgedec.spec.lookup import Lookup, check_lookups
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
@@ -37,6 +39,7 @@ __all__ = [
     "S6",
     "WEIGHT_FORMATS",
     "Activation",
+    "AltUp",
     "Attention",
     "Block",
     "ChannelMix",
@@ -46,6 +49,7 @@ __all__ = [
     "EncoderEntry",
     "Gmu",
     "LatentAttention",
+    "Laurel",
     "Lookup",
     "Mlp",
     "ModelSpec",
@@ -69,7 +73,7 @@ OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
 _Keeping = Attention | ChannelMix | Conv | Delta | LatentAttention | PowerLaw | Rwkv7 | S6 | SharedAttention | Ssm
-Block = _Keeping | Gmu | Lookup | Mlp | Moe | Opaque
+Block = _Keeping | AltUp | Gmu | Laurel | Lookup | Mlp | Moe | Opaque
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
 
@@ -150,9 +154,19 @@ class ModelSpec:
         return found
 
     @cached_property
+    def altups(self) -> dict[int, AltUp]:
+        """The blocks by number that keep streams beside the state, the first and the last of which enter and leave."""
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, AltUp)}
+
+    def width(self, block: int) -> int:
+        """Values of a row's hidden state after a block, streams included; -1: as it enters the first."""
+        inside = self.altups and min(self.altups) <= block < max(self.altups)
+        return self.hidden_size * (1 + self.altups[min(self.altups)].streams if inside else 1)
+
+    @cached_property
     def keeping_layers(self) -> int:
         """How many layers there are up to the last that keeps anything of a row for later ones."""
-        reading = Gmu | Lookup | Mlp | Moe | SharedAttention
+        reading = AltUp | Gmu | Laurel | Lookup | Mlp | Moe | SharedAttention
         keeps = [i for i, layer in enumerate(self.layers) if not all(isinstance(block, reading) for block in layer)]
         return max(keeps, default=-1) + 1
 
@@ -234,6 +248,7 @@ class ModelSpec:
         check_lookups(self, where)
         check_rwkv(self, where)
         check_memories(self, where)
+        check_streams(self, where)
         return self
 
     def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:

@@ -109,7 +109,8 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
         raise BundleCorrupt(f"{where}.entry: a decoder has positions and a norm there, no types and no other width")
     if spec.head_bias and output is not None:
         raise BundleCorrupt(f"{where}.head_bias: belongs to a decoder")
-    if any(block.branch for block in spec.blocks) and (output is not None or spec.paired):
+    paired = any(block.paired for block in spec.attention.values())
+    if any(block.branch for block in spec.blocks) and (output is not None or paired):
         raise BundleCorrupt(f"{where}.branch: belongs to a decoder that reads states only")
     if not spec.causal and (set(spec.kinds) - {"attention", "mlp", "moe"} or spec.original_length):
         raise BundleCorrupt(f"{where}.causal: rows that see later ones in a model of {', '.join(spec.kinds)} blocks")

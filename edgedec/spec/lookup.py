@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Lookup:
     """`size`: values of a token for this block; those of all such blocks lie side by side in a row of the table.
-    `state_scale`: as of a feed-forward."""
+    `state_scale`: as of a feed-forward; `streams`: added to all streams but the first, not to the state (`spec.altup`);
+    `input_scale`: the gate reads the state times a learned vector."""
 
     size: int
     activation: Activation = "gelu_tanh"
     norm: Norm = "none"
     post_norm: Norm = "none"
     state_scale: bool = False
+    streams: bool = False
+    input_scale: bool = False
     kind: Literal["lookup"] = "lookup"
     after: ClassVar[Norm] = "none"
     branch: ClassVar[bool] = False
@@ -37,6 +40,8 @@ class Lookup:
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         if self.state_scale:
             shapes["state_scale"] = (1,)
+        if self.input_scale:
+            shapes["input_scale"] = (hidden,)
         return shapes
 
     def matrices(self, hidden: int) -> Shapes:
@@ -48,6 +53,8 @@ class Lookup:
         require_sizes(where, {"size": self.size})
         if self.activation == "xielu":
             raise BundleCorrupt(f"{where}.activation: a gate has no xielu")
+        if (self.input_scale and self.norm != "none") or (self.streams and self.state_scale):
+            raise BundleCorrupt(f"{where}: a scale of what is normed, or of a state that nothing is added to")
 
 
 def check_lookups(spec: ModelSpec, where: str) -> None:

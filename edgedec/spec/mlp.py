@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
+from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, UpMatrix, norm_tensors, require_sizes
 
 
@@ -12,7 +14,8 @@ from edgedec.spec._common import Activation, Norm, Shapes, UpMatrix, norm_tensor
 class Mlp(UpMatrix):
     """Two matrices with an activation between them; gated ones have gate and up in one. xielu has four numbers of its
     own; `inner_norm`: of what the last matrix reads; `branch`: as of attention; `state_scale`: the state is multiplied
-    by a learned number after the sum."""
+    by a learned number after the sum. `sparsity`: this share of gates is cut off before the activation, by the quantile
+    of a normal distribution with the mean and the spread of the row's gates (Gemma 3n; 0.0: none)."""
 
     inner_size: int
     gated: bool = True
@@ -24,7 +27,13 @@ class Mlp(UpMatrix):
     inner_norm: Norm = "none"
     branch: bool = False
     state_scale: bool = False
+    sparsity: float = 0.0
     kind: Literal["mlp"] = "mlp"
+
+    @property
+    def cutoff(self) -> float:
+        """Spreads above the mean of a row's gates below which they are cut off; of a block with `sparsity`."""
+        return NormalDist().inv_cdf(self.sparsity)
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""
@@ -47,3 +56,5 @@ class Mlp(UpMatrix):
     def check(self, where: str) -> None:
         """Refuse numbers that no model can have."""
         require_sizes(where, {"inner_size": self.inner_size})
+        if not 0 <= self.sparsity < 1 or (self.sparsity and not self.gated):
+            raise BundleCorrupt(f"{where}.sparsity: {self.sparsity} is out of range, or there are no gates")

@@ -41,16 +41,23 @@ EXPERT_SCALE = "factors of experts"
 JOINED = "a norm of what blocks side by side add"
 EXPERT_LEVELS = "experts in tensors of their own formats"
 EXPERT_DROP = "experts that some rows leave out"
+SPARSITY = "sparse gates"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
+    SPARSITY,
 )
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
     *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
 )
-_KINDS = frozenset(("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
+_KINDS = frozenset(
+    (
+        *("altup", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "rwkv7", "s6"),
+        "shared_attention",
+    )
+)
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:
@@ -75,6 +82,8 @@ def _of(block: Block) -> dict[str, Any]:
     }
     if isinstance(block, Lookup | Mlp | Moe):
         found[STATE_SCALE] = block.state_scale
+    if isinstance(block, Mlp):
+        found[SPARSITY] = block.sparsity
     if isinstance(block, Attention):
         found |= {
             QK_NORM: block.qk_norm == "heads" or block.qk_norm_kind != "rms" or block.qk_norm_last,

@@ -37,9 +37,9 @@ class SharedAttention:
     differential: float = 0.0
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    branch: bool = False
     kind: Literal["shared_attention"] = "shared_attention"
     after: ClassVar[Norm] = "none"
-    branch: ClassVar[bool] = False
 
     @property
     def q_dim(self) -> int:

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 24
+#define ED_ABI 25
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -54,6 +54,7 @@ struct ed_mlp {
   const float *up_bias, *down_bias;
   ed_norm inner_norm;  // of what `down` reads
   const float* xielu;  // [4], of that activation (edgedec/runtimes/reference/numeric.py)
+  const float* cutoff;  // [1]: gates are cut off below so many spreads above a row's mean, and count from there; or null
 };
 
 // Expert e: rows e * 2 inner .. of gate_up, rows e * hidden .. of down; plain: its rows e * inner .. are activated without a
@@ -134,9 +135,28 @@ struct ed_latent {
 // e = rms(context x0) * context_norm + values `first` .. first + size - 1 of the token's row of the model's `lookup`;
 // out (activation(gate x) * e). x0: the embedding as it entered the first block.
 struct ed_lookup {
-  int32_t size, first, activation, reserved;
+  int32_t size, first, activation, streams;  // streams 1: added to all streams of the state but the first, not to the state
   ed_tensor gate, context, out;
   const float* context_norm;
+  const float* input_scale;  // [hidden], times the state that the gate reads, which then is not normed; or null
+};
+
+// Streams beside the state (edgedec/spec/altup.py). A block that enters or leaves has projections [streams - 1], the others
+// a router [streams, hidden] of what is normed by router_norm, and coefs: predict [streams * streams, streams], correct
+// [streams, streams].
+enum { ED_ENTER, ED_PREDICT, ED_CORRECT, ED_LEAVE };
+struct ed_altup {
+  int32_t step, streams, active, reserved;
+  ed_tensor router;
+  const ed_tensor* projections;
+  const float *router_norm, *coefs;
+};
+
+// n + rms(right left n) * low_norm of n, the normed state.
+struct ed_laurel {
+  int32_t rank, reserved;
+  ed_tensor left, right;
+  const float* low_norm;
 };
 
 // RWKV-7's time mixing. mix [6, hidden]: of r, decays, k, v, rates and gates; rows of the other vectors: channels of keys,
@@ -162,7 +182,7 @@ struct ed_gmu {
 };
 
 // kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta, 12 attention over the slots of
-// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu; the pointer of that kind is set (and attention and mlp
+// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu, 17 altup, 18 laurel; the pointer of that kind is set (and attention and mlp
 // for power_law, attention for latent and 12), the others are null. branch 1: the next block reads what this one reads,
 // and both are added.
 struct ed_block {
@@ -184,6 +204,8 @@ struct ed_block {
   const ed_rwkv7* rwkv7;
   const ed_channel_mix* channel_mix;
   const ed_gmu* gmu;
+  const ed_altup* altup;
+  const ed_laurel* laurel;
 };
 
 // Tables [positions, pairs].
@@ -203,7 +225,7 @@ struct ed_model {
   const float* head_bias;  // [vocab], or null
   const float* positions;  // [n_positions, hidden], added to embeddings of tokens; or null
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
-  int32_t n_positions, reserved;
+  int32_t n_positions, streams;  // streams: that altup blocks keep beside the state; 0: none
   ed_tensor lookup;  // [vocab, values of all lookup blocks]
 };
 
@@ -326,7 +348,8 @@ struct ed_sequence {
   ed_cache* cache;      // null: no block that keeps a state is run
   const int32_t* blocks;
   const int64_t* tokens;     // [first + rows], or null where `input` is given
-  const float* input;        // [rows, hidden]: enters the first block instead of the tokens' embeddings
+  const float* input;        // [rows, hidden]: enters the first block instead of the tokens' embeddings; of a block between
+                             // one that enters streams and one that leaves them each row is followed by its streams
   const int64_t* positions;  // [first + rows]
   const int64_t* parents;    // [first + rows], -1: the last committed token; null: a chain
   const int64_t* groups;     // [first + rows], -1: none; null: none

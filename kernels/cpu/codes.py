@@ -26,7 +26,10 @@ KINDS = {
     "rwkv7": 14,
     "channel_mix": 15,
     "gmu": 16,
+    "altup": 17,
+    "laurel": 18,
 }
+ALTUP_STEPS = {"enter": 0, "predict": 1, "correct": 2, "leave": 3}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4}
 # Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17

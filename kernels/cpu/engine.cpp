@@ -22,6 +22,11 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
   for (const ed_block& block : blocks_)
     paired_ |= block.lookup || (block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM);
+  for (int i = 0; i < model.n_blocks; i++) {
+    if (!blocks_[i].altup) continue;
+    if (blocks_[i].altup->step == ED_ENTER) enter_ = i;
+    leave_ = i;
+  }
   made_ = make_blocks();
   for (const auto& block : made_)
     for (const Matrix& w : block->matrices()) all.push_back(w);
@@ -87,7 +92,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &normed_, &post_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &streams_, &streams_gather_, &normed_, &post_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -128,6 +133,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   hidden_.need((size_t)rows_ * model_.hidden);
   if (paired_) embeddings_.need((size_t)rows_ * model_.hidden);
   if (lookups()) lookups_.need((size_t)rows_ * model_.lookup.k);
+  streams_.need(rows_ * beside_size());
   reserve(rows_);
   for (auto& block : made_) block->reserve(rows_);
   need_scratch(0);
@@ -161,7 +167,11 @@ void Engine::embed() {
       while (row >= planned_[i].row + planned_[i].asked->rows) i++;
       const ed_sequence& s = *planned_[i].asked;
       const int at = row - planned_[i].row;
-      if (s.input) std::memcpy(hidden_.p + row * width, s.input + at * width, 4 * width);
+      const bool wide = blocks_of(s) && inside(block_of(s, 0) - 1);
+      const size_t given = width + (wide ? beside_size() : 0);
+      if (wide && s.input) std::memcpy(streams_.p + row * beside_size(), s.input + at * given + width, 4 * beside_size());
+      else if (model_.streams) std::fill_n(streams_.p + row * beside_size(), beside_size(), 0.0f);
+      if (s.input) std::memcpy(hidden_.p + row * width, s.input + at * given, 4 * width);
       else embed_row(s, at, hidden_.p + row * width);
       if (lookups()) kernels_.embed(matrix(model_.lookup), (int)s.tokens[s.first + at], 1.0f, lookups_.p + (size_t)row * model_.lookup.k);
       if (!paired_) continue;
@@ -169,7 +179,7 @@ void Engine::embed() {
       else embed_row(s, at, embeddings_.p + row * width);
     }
   });
-  for (const Planned& s : planned_) keep_hidden(s, -1, hidden_.p + s.row * width);
+  for (const Planned& s : planned_) keep_hidden(s, -1, hidden_.p + s.row * width, nullptr);
 }
 
 void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
@@ -203,7 +213,8 @@ void Engine::run_block(int block) {
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
   if (blocks_[block].state_scale) scale_states(*blocks_[block].state_scale);
   for (const SequenceRows& s : call_.sequences)
-    keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden);
+    keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden,
+                inside(block) ? call_.streams + s.row * beside_size() : nullptr);
 }
 
 // The states of all rows before blocks that read the same one, from here on.
@@ -280,6 +291,7 @@ void Engine::choose(int block) {
   call_.hidden = hidden_.p + (size_t)planned_[now[0]].row * model_.hidden;
   call_.embeddings = paired_ ? embeddings_.p + (size_t)planned_[now[0]].row * model_.hidden : nullptr;
   call_.lookups = lookups() ? lookups_.p + (size_t)planned_[now[0]].row * model_.lookup.k : nullptr;
+  call_.streams = model_.streams ? streams_.p + planned_[now[0]].row * beside_size() : nullptr;
   if (!neighbours) gather();
 }
 
@@ -288,8 +300,12 @@ void Engine::gather() {
   call_.hidden = gather_.p;
   if (paired_) embeddings_gather_.need((size_t)rows_ * model_.hidden), call_.embeddings = embeddings_gather_.p;
   if (lookups()) lookups_gather_.need((size_t)rows_ * model_.lookup.k), call_.lookups = lookups_gather_.p;
-  size_t to = 0, looked = 0;
+  if (model_.streams) streams_gather_.need(rows_ * beside_size()), call_.streams = streams_gather_.p;
+  size_t to = 0, looked = 0, beside = 0;
   for (int i : running_) {
+    const size_t streams = planned_[i].asked->rows * beside_size();
+    if (streams) std::memcpy(streams_gather_.p + beside, streams_.p + planned_[i].row * beside_size(), 4 * streams);
+    beside += streams;
     const size_t wide = (size_t)planned_[i].asked->rows * model_.lookup.k;
     if (lookups()) std::memcpy(lookups_gather_.p + looked, lookups_.p + (size_t)planned_[i].row * model_.lookup.k, 4 * wide);
     looked += wide;
@@ -303,8 +319,11 @@ void Engine::gather() {
 
 // Gathered rows back to where they were.
 void Engine::scatter() {
-  const float* from = gather_.p;
+  const float *from = gather_.p, *beside = streams_gather_.p;
   for (int i : gathered_) {
+    const size_t streams = planned_[i].asked->rows * beside_size();
+    if (streams) std::memcpy(streams_.p + planned_[i].row * beside_size(), beside, 4 * streams);
+    beside += streams;
     const size_t size = (size_t)planned_[i].asked->rows * model_.hidden;
     std::memcpy(hidden_.p + (size_t)planned_[i].row * model_.hidden, from, 4 * size);
     from += size;
@@ -312,10 +331,17 @@ void Engine::scatter() {
   gathered_.clear();
 }
 
-void Engine::keep_hidden(const Planned& s, int block, const float* from) const {
-  for (int i = 0; i < s.asked->n_hidden; i++)
-    if (s.asked->hidden_blocks[i] == block)
-      std::memcpy(s.asked->hidden[i], from, (size_t)s.asked->rows * model_.hidden * 4);
+// The states of a sequence's rows, each followed by its streams, if there are any.
+void Engine::keep_hidden(const Planned& s, int block, const float* from, const float* streams) const {
+  const size_t width = model_.hidden, beside = streams ? beside_size() : 0;
+  for (int i = 0; i < s.asked->n_hidden; i++) {
+    if (s.asked->hidden_blocks[i] != block) continue;
+    for (int r = 0; r < s.asked->rows; r++) {
+      float* to = s.asked->hidden[i] + r * (width + beside);
+      std::memcpy(to, from + r * width, 4 * width);
+      if (beside) std::memcpy(to + width, streams + r * beside, 4 * beside);
+    }
+  }
 }
 
 // ---- services for blocks ---------------------------------------------------------------------------

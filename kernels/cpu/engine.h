@@ -178,7 +178,10 @@ class Engine {
   void choose(int block);
   void gather();
   void scatter();
-  void keep_hidden(const Planned& s, int block, const float* from) const;
+  // Whether rows after a block have streams beside the state.
+  bool inside(int block) const { return enter_ <= block && block < leave_; }
+  size_t beside_size() const { return (size_t)model_.streams * model_.hidden; }
+  void keep_hidden(const Planned& s, int block, const float* from, const float* streams) const;
   QuantizedActivations activations(const Matrix& w, const float* x) const;
   template <class At>
   QuantizedActivations norm_rows(const ed_norm& norm, int rows, const Matrix& w, At at);
@@ -206,6 +209,7 @@ class Engine {
   std::atomic<bool> trim_{false};  // wanted, and not done yet
   const uint64_t shape_;  // of the caches
   bool paired_ = false;   // whether a block reads embeddings besides the state
+  int enter_ = 0, leave_ = 0;  // the first and the last altup block
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
   size_t widest_ = 0;  // of all matrices: bytes of a row made ready for them
@@ -223,7 +227,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, normed_, post_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, streams_, streams_gather_, normed_, post_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

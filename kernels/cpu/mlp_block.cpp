@@ -55,7 +55,7 @@ class MlpBlock : public Block {
 
  private:
   // Gate and up are groups of the same width only if they are whole groups.
-  bool fuses() const { return !m_.xielu && (!m_.gated || m_.inner % LANES == 0); }
+  bool fuses() const { return !m_.xielu && !m_.cutoff && (!m_.gated || m_.inner % LANES == 0); }
 
   // b x + p x^2 above 0, b x + n (exp(min(x, eps)) - 1 - x) below.
   void bend(float* x, float* y) const {
@@ -68,12 +68,31 @@ class MlpBlock : public Block {
     }
   }
 
+  // A sum in 16 lanes, as those of rows in kernels.h, of what `of` makes of each value.
+  template <class Of>
+  static float sum(const float* x, int n, Of of) {
+    float lanes[16] = {};
+    for (int i = 0; i < n; i++) lanes[i % 16] += of(x[i]);
+    for (int half = 8; half; half /= 2)
+      for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    return lanes[0];
+  }
+
+  // What each gate of a row is above the mean and `cutoff` spreads, or 0.
+  void cut_off(float* gate) const {
+    const float mean = sum(gate, m_.inner, [](float x) { return x; }) / m_.inner;
+    const float square = sum(gate, m_.inner, [mean](float x) { return (x - mean) * (x - mean); }) / m_.inner;
+    const float least = mean + std::sqrt(square) * *m_.cutoff;
+    for (int i = 0; i < m_.inner; i++) gate[i] = std::max(gate[i] - least, 0.0f);
+  }
+
   void activate(int rows) {
     const Kernels& k = engine_.kernels();
     engine_.pool().parallel_for(rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float* x = s_.gate_up.p + (size_t)r * up_.n;
         float* y = s_.mlp_act.p + (size_t)r * m_.inner;
+        if (m_.cutoff) cut_off(x);
         if (m_.xielu) bend(x, y);
         else if (m_.gated) k.glu(x, x + m_.inner, m_.inner, m_.activation, y);
         else k.activate(x, m_.inner, m_.activation, y);
@@ -90,7 +109,8 @@ class MlpBlock : public Block {
 };
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
-  if ((block.mlp->activation == XIELU) != (block.mlp->xielu != nullptr) || (block.mlp->xielu && block.mlp->gated))
+  if ((block.mlp->activation == XIELU) != (block.mlp->xielu != nullptr) || (block.mlp->xielu && block.mlp->gated) ||
+      (block.mlp->cutoff && !block.mlp->gated))
     return nullptr;
   return std::make_unique<MlpBlock>(engine, block);
 }

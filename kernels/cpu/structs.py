@@ -49,7 +49,7 @@ class MlpStruct(_Struct):
         (TensorStruct, "up down"),
         (c_void_p, "up_bias down_bias"),
         (NormStruct, "inner_norm"),
-        (c_void_p, "xielu"),
+        (c_void_p, "xielu cutoff"),
     )
 
 
@@ -117,9 +117,9 @@ class S6Struct(_Struct):
 
 class LookupStruct(_Struct):
     _fields_ = _fields(
-        (c_int32, "size first activation reserved"),
+        (c_int32, "size first activation streams"),
         (TensorStruct, "gate context out"),
-        (c_void_p, "context_norm"),
+        (c_void_p, "context_norm input_scale"),
     )
 
 
@@ -140,6 +140,16 @@ class GmuStruct(_Struct):
     _fields_ = _fields((c_int32, "inner reserved"), (TensorStruct, "gate out"), (c_void_p, "gate_bias out_bias"))
 
 
+class AltUpStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "step streams active reserved"), (TensorStruct, "router"), (c_void_p, "projections router_norm coefs")
+    )
+
+
+class LaurelStruct(_Struct):
+    _fields_ = _fields((c_int32, "rank reserved"), (TensorStruct, "left right"), (c_void_p, "low_norm"))
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
@@ -157,6 +167,8 @@ class BlockStruct(_Struct):
         ("rwkv7", POINTER(Rwkv7Struct)),
         ("channel_mix", POINTER(ChannelMixStruct)),
         ("gmu", POINTER(GmuStruct)),
+        ("altup", POINTER(AltUpStruct)),
+        ("laurel", POINTER(LaurelStruct)),
     ]
 
 
@@ -175,7 +187,7 @@ class ModelStruct(_Struct):
         (POINTER(RopeStruct), "ropes"),
         (c_void_p, "head_bias positions"),
         (NormStruct, "entry_norm"),
-        (c_int32, "n_positions reserved"),
+        (c_int32, "n_positions streams"),
         (TensorStruct, "lookup"),
     )
 

@@ -143,7 +143,7 @@ void read_delta(Fields& f, BlockSpec& b) {
 BlockSpec read_block(const Json& value, const std::string& where) {
   Fields f(value, where, EDGEDEC_CORRUPT);
   BlockSpec b;
-  refuse_later(f, "kind", {"channel_mix", "gmu", "latent", "lookup", "power_law", "rwkv7", "s6", "shared_attention"});
+  refuse_later(f, "kind", {"altup", "channel_mix", "gmu", "latent", "laurel", "lookup", "power_law", "rwkv7", "s6", "shared_attention"});
   const int kind = f.choice("kind", "attention mlp moe ssm opaque conv delta");
   b.kind = kind < KIND_OPAQUE ? 1 + kind : KIND_CONV + kind - KIND_OPAQUE;
   if (b.kind == KIND_OPAQUE) {
@@ -151,7 +151,7 @@ BlockSpec read_block(const Json& value, const std::string& where) {
     f.done();
     return b;
   }
-  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last", "differential"});
+  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last", "differential", "sparsity"});
   b.norm = f.choice("norm", NORMS, 1), b.post_norm = f.choice("post_norm", NORMS, 0);
   if (b.kind == KIND_ATTENTION) read_attention(f, b);
   if (b.kind == KIND_MLP) read_mlp(f, b);

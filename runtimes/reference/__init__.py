@@ -30,6 +30,7 @@ from edgedec.runtimes.reference import (
     delta,
     gmu,
     latent,
+    laurel,
     lookup,
     mlp,
     moe,
@@ -39,12 +40,14 @@ from edgedec.runtimes.reference import (
     shared_attention,
     ssm,
 )
+from edgedec.runtimes.reference.altup import Streams
 from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import (
     KV_FORMATS,
     S6,
+    AltUp,
     Attention,
     Block,
     ChannelMix,
@@ -52,6 +55,7 @@ from edgedec.spec import (
     Delta,
     Gmu,
     LatentAttention,
+    Laurel,
     Lookup,
     Mlp,
     ModelSpec,
@@ -68,20 +72,8 @@ from edgedec.spec.newer import NEWER
 __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = (
-    "attention",
-    "channel_mix",
-    "conv",
-    "delta",
-    "gmu",
-    "latent",
-    "lookup",
-    "mlp",
-    "moe",
-    "power_law",
-    "rwkv7",
-    "s6",
-    "shared_attention",
-    "ssm",
+    *("altup", "attention", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "mlp", "moe"),
+    *("power_law", "rwkv7", "s6", "shared_attention", "ssm"),
 )
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
@@ -171,6 +163,8 @@ class Reference:
         embedding = self.embed(rows) if call.hidden is None or (self.spec.paired and blocks) else None
         x = embedding if call.hidden is None and embedding is not None else np.asarray(call.hidden, np.float32)
         states = {-1: x} if -1 in wanted.hidden else {}
+        streams = Streams(self.spec, len(x))
+        x = streams.take(x)
         paid: dict[int, Array] = {}
         queries: dict[int, Array] = {}
         spans, branches = cache.write(blocks, rows), BlockInputs(self.spec)
@@ -179,13 +173,9 @@ class Reference:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
             view = (call.views or {}).get(b)
             y, attention_paid, q = self._run(self.spec.blocks[b], w, read, embedding, rows, cache, spans, view)
-            block = self.spec.blocks[b]
-            x = branches.add(b, x, w.norm(y, block.post_norm, "post_norm"), w)
-            x = w.norm(x, block.after, "after_norm")
-            if scales_state(block):
-                x = x * w.get("state_scale")
+            x = self._added(b, x, y, w, branches, streams)
             if b in wanted.hidden:
-                states[b] = x
+                states[b] = streams.rows(b, x)
             if wanted.attention and attention_paid is not None:
                 paid[b] = attention_paid
             if b in wanted.queries and q is not None:
@@ -194,6 +184,20 @@ class Reference:
         return CallResult(
             result.logits, result.ids, result.scores, result.logsum, result.entropy, states, paid, queries
         )
+
+    def _added(self, b: int, x: Array, y: Array, w: BlockWeights, branches: BlockInputs, streams: Streams) -> Array:
+        """The state after block b, which makes y."""
+        block = self.spec.blocks[b]
+        if isinstance(block, AltUp):
+            return streams.run(block, w, x)
+        y = w.norm(y, block.post_norm, "post_norm")
+        if isinstance(block, Lookup) and block.streams:
+            streams.add(y)
+            return x
+        x = w.norm(branches.add(b, x, y, w), block.after, "after_norm")
+        if isinstance(block, Laurel):
+            return x * np.float32(block.scale)
+        return x * w.get("state_scale") if scales_state(block) else x
 
     def _run(
         self,
@@ -222,6 +226,10 @@ class Reference:
             case Lookup():
                 assert embedding is not None
                 return lookup.run(block, w, x, embedding, self._looked_up(w.number, rows)), None, None
+            case Laurel():
+                return laurel.run(block, w, x), None, None
+            case AltUp():
+                return x, None, None
             case Mlp():
                 return mlp.run(block, w, x), None, None
             case Moe():

@@ -6,6 +6,7 @@ Shares no code with the runtimes, so that a mistake would have to be made twice.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 
 from edgedec.spec import (
     S6,
+    AltUp,
     Attention,
     ChannelMix,
     Conv,
     Delta,
     Gmu,
     LatentAttention,
+    Laurel,
     Lookup,
     Mlp,
     ModelSpec,
@@ -38,18 +41,56 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     x = entered(spec, get, get("embed")[tokens].astype(np.float64) * spec.embed_scale)
     total, beside = x, np.zeros_like(x)
     seen: dict[Any, Any] = {"embedding": x, "tokens": tokens, "table": get}
+    streams: list[Array] = []
     for b, block in enumerate(spec.blocks):
         own = lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64)  # noqa: E731
+        if isinstance(block, AltUp):
+            x = total = updated(spec, block, own, x, streams)
+            continue
         y = added(spec, b, own, x, seen)
+        if isinstance(block, Lookup) and block.streams:
+            for i in range(1, len(streams)):
+                streams[i] = streams[i] + y
+            continue
         total, beside = total + y, beside + y
         if block.branch:
             continue
         if getattr(block, "joined", "none") != "none":
             total = x + normed(spec, block.joined, own, "joined_norm", beside)
         x = total = total * own("state_scale") if getattr(block, "state_scale", False) else total
+        x = total = total * block.scale if isinstance(block, Laurel) else total
         beside = np.zeros_like(x)
     logits = normed(spec, spec.final_norm, get, "final_norm", x) @ get("embed" if spec.tied else "head").T
     return cap(logits + (get("head_bias") if spec.head_bias else 0.0), spec.final_softcap)
+
+
+def updated(spec: ModelSpec, block: AltUp, get: Get, x: Array, streams: list[Array]) -> Array:
+    """The state after an altup block, of which the streams are changed."""
+
+    def size(values: Array) -> Array:
+        return np.sqrt((values**2).mean(1, keepdims=True))
+
+    def modes(values: Array) -> Array:
+        return np.tanh(norm(values, get("router_norm"), spec.norm_eps) @ get("router").T)
+
+    if block.step in ("enter", "leave"):
+        like = x if block.step == "enter" else streams[0]
+        made = [like]
+        for i in range(1, block.streams):
+            y = (x if block.step == "enter" else streams[i]) @ get(f"projection_{i}").T
+            made.append(y * size(like) / np.maximum(size(y), math.sqrt(1e-5)))
+        streams[:] = made
+        return x if block.step == "enter" else sum(made) / len(made)
+    old = list(streams)
+    if block.step == "predict":
+        coefs = (modes(old[block.active]) @ get("coefs").T).reshape(len(x), block.streams, block.streams)
+        for i in range(block.streams):
+            streams[i] = old[i] + sum(coefs[:, i, k, None] * old[k] for k in range(block.streams))
+    else:
+        coefs = modes(x) @ get("coefs").T
+        for i in range(block.streams):
+            streams[i] = old[i] + (x - old[block.active]) * (coefs[:, i, None] + 1)
+    return streams[block.active]
 
 
 def entered(spec: ModelSpec, get: Get, x: Array) -> Array:
@@ -80,6 +121,8 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> 
         y = shared_attention(spec, block, get, inner, seen)
     elif isinstance(block, Lookup):
         y = lookup(spec, b, get, inner, seen)
+    elif isinstance(block, Laurel):
+        y = inner + norm(inner @ get("left").T @ get("right").T, get("low_norm"), spec.norm_eps)
     elif isinstance(block, Gmu):
         gate = inner @ get("gate").T + (get("gate_bias") if block.bias else 0.0)
         y = (act(gate, "silu") * seen[block.values_of]) @ get("out").T + (get("out_bias") if block.bias else 0.0)
@@ -100,6 +143,7 @@ def lookup(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) ->
     block, part = spec.blocks[b], spec.lookups[b]
     own = seen["table"]("lookup")[seen["tokens"]][:, part.start : part.stop]
     context = norm(seen["embedding"] @ get("context").T, get("context_norm"), spec.norm_eps)
+    x = x * get("input_scale") if block.input_scale else x
     return (act(x @ get("gate").T, block.activation, None) * (context + own)) @ get("out").T
 
 
@@ -232,6 +276,11 @@ def rotate(x: Array, rope: Rope) -> Array:
 def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
     up = x @ get(block.up).T + (get(f"{block.up}_bias") if block.bias else 0.0)
     own = get("xielu") if block.activation == "xielu" else None
+    if block.sparsity:
+        gate = up[:, : block.inner_size]
+        above = statistics.NormalDist().inv_cdf(block.sparsity)
+        least = gate.mean(1, keepdims=True) + above * gate.std(1, keepdims=True)
+        up = np.concatenate([np.maximum(gate - least, 0), up[:, block.inner_size :]], axis=1)
     inner = gated(up, block.activation) if block.gated else act(up, block.activation, own)
     inner = normed(spec, block.inner_norm, get, "inner_norm", inner)
     return inner @ get("down").T + (get("down_bias") if block.bias else 0.0)

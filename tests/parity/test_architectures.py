@@ -25,6 +25,7 @@ from edgedec.runtime import Rows, logits_of
 from edgedec.runtimes.reference import Reference, moe
 from edgedec.spec import (
     S6,
+    AltUp,
     Attention,
     Block,
     Conv,
@@ -32,6 +33,7 @@ from edgedec.spec import (
     EncoderEntry,
     Gmu,
     LatentAttention,
+    Laurel,
     Lookup,
     Mlp,
     ModelSpec,
@@ -196,7 +198,9 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("v_norm", False),
         ("differential", 0.3),
     ],
+    AltUp: [("active", 0), ("active", 1)],
     Gmu: [("bias", False), ("norm", "rms")],
+    Laurel: [("scale", 1.0), ("norm", "none")],
     SharedAttention: [
         ("qk_norm", "none"),
         ("window", None),
@@ -204,12 +208,20 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("rope", None),
         ("q_bias", False),
         ("o_bias", False),
+        ("branch", False),
         ("norm", "rms"),
         ("differential", 0.3),
     ],
-    Lookup: [("activation", "relu"), ("post_norm", "none"), ("state_scale", False)],
+    Lookup: [
+        ("activation", "relu"),
+        ("post_norm", "none"),
+        ("state_scale", False),
+        ("streams", False),
+        ("input_scale", False),
+    ],
     Mlp: [
         ("state_scale", False),
+        ("sparsity", 0.0),
         ("bias", False),
         ("activation", "silu"),
         ("activation", "gelu_tanh"),
@@ -356,6 +368,7 @@ LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm
 KINDS = {
     "mixtral": {"moe"},
     "gemma4": {"mlp", "lookup", "shared_attention"},
+    "gemma3n_text": {"altup", "laurel", "lookup", "mlp", "shared_attention"},
     "qwen3_moe": {"moe"},
     "olmoe": {"moe"},
     "granitemoe": {"moe"},
@@ -470,6 +483,8 @@ def _mlp_sizes(config: Any) -> list[int]:
         return [4 * config.hidden_size]
     if getattr(config, "use_double_wide_mlp", False):
         return [config.intermediate_size, 2 * config.intermediate_size]
+    if isinstance(config.intermediate_size, list):
+        return list(config.intermediate_size)
     shared = getattr(config, "shared_intermediate_size", None)
     return [config.intermediate_size] if shared is None else [shared]
 

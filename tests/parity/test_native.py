@@ -53,7 +53,10 @@ CARRIED = 0.15  # the same, by the states of models that are made of them
 # Of what a block adds to a row, at most. A softmax and a recurrence magnify what their inputs lost; another expert than
 # the reference's would add something else altogether.
 BLOCK_ERROR = {"mlp": 0.05, "moe": 0.05} | dict.fromkeys(
-    ("attention", "channel_mix", "conv", "delta", "gmu", "latent", "lookup", "rwkv7", "s6", "shared_attention", "ssm"),
+    (
+        *("altup", "attention", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "rwkv7", "s6"),
+        *("shared_attention", "ssm"),
+    ),
     0.1,
 )
 TREE = ([3, 9, 4, 4, 5, 8, 9, 7, 6], [-1, 0, 0, 1, 1, 3, 2, 6, -1])

@@ -90,10 +90,10 @@ CONFIGS: dict[str, dict[str, object]] = {
     },
 }
 # Blocks side by side, ALiBi, clips, xIELU, norms of heads and of what the last matrices read; experts of gpt-oss and
-# ERNIE, latent attention, slots that blocks share.
+# ERNIE, latent attention, slots that blocks share, streams.
 OTHERS = (
     *("apertus", "bitnet", "bloom", "cohere2", "gpt_neox", "mpt", "stablelm_beside"),
-    *("ernie4_5_moe", "gemma4_experts", "gemma4_text", "gpt_oss", "phi", "youtu"),
+    *("ernie4_5_moe", "gemma3n_text", "gemma4_experts", "gemma4_text", "gpt_oss", "phi", "youtu"),
 )
 MODELS = _models()
 

@@ -49,7 +49,7 @@ KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")
 THREE = (*ENGINES, *(["native"] if why_not() is None else []))
 # Kinds of blocks that an engine does not have.
-LACKED = {"ort": {"channel_mix", "gmu", "lookup", "rwkv7", "s6"}}
+LACKED = {"ort": {"altup", "channel_mix", "gmu", "laurel", "lookup", "rwkv7", "s6"}}
 # 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
 #    │     └─ 5
 #    └─ 4 ── 9 ── 7

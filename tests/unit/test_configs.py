@@ -84,7 +84,7 @@ JAMBA: dict[str, Any] = {
 # Models of state-space blocks alone, which know nothing of attention.
 ALONE: dict[str, Any] = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 2}
 # The text model inside has a name of its own.
-WRAPPED = ("gemma3", "gemma4", "qwen3_5", "qwen3_5_moe")
+WRAPPED = ("gemma3", "gemma3n", "gemma4", "qwen3_5", "qwen3_5_moe")
 KIMI = ASKED["kimi_linear"] | {"model_type": "kimi_linear", "max_position_embeddings": None}
 MIXTRAL = ASKED["mixtral"] | {"model_type": "mixtral", "num_key_value_heads": 2}
 HYBRID_CONFIG = ASKED["granitemoehybrid"] | {"model_type": "granitemoehybrid"}
@@ -169,7 +169,7 @@ def _shared_size(config: Any) -> int:
 
 
 _STATES = ("mamba", "falcon_mamba", "mamba2")
-_OWN_TESTS = ("jamba", "nemotron_h", "gemma4_text", "phi4flash", "rwkv7", "bloom", "mpt", "minicpm")
+_OWN_TESTS = ("jamba", "nemotron_h", "gemma3n_text", "gemma4_text", "phi4flash", "rwkv7", "bloom", "mpt", "minicpm")
 
 
 @pytest.mark.parametrize("name", _STATES)

@@ -472,6 +472,8 @@ MIRROR = {
     "ed_rwkv7": structs.Rwkv7Struct,
     "ed_channel_mix": structs.ChannelMixStruct,
     "ed_gmu": structs.GmuStruct,
+    "ed_altup": structs.AltUpStruct,
+    "ed_laurel": structs.LaurelStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,

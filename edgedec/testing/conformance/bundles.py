@@ -31,6 +31,8 @@ def _random_weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) 
     values = rng.standard_normal(shape, np.float32)
     if name.endswith(".a"):
         return -np.exp(values * np.float32(0.5))
+    if name.endswith(".coefs"):  # so that streams stay in size
+        return values * np.float32(0.2)
     if len(shape) == 2:
         return values * np.float32((0.5 if name == "embed" else 1.5) / shape[-1] ** 0.5)
     return np.float32(0.0 if name.endswith(("bias", "lambdas")) else 1.0) + np.float32(0.2) * values

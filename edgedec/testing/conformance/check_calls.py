@@ -94,9 +94,9 @@ def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
     if can.trees:
         found.append(call(21, tree(spec, 21), outputs=ALL_LOGITS))
     if can.slices:
-        states = np.linspace(-1, 1, 2 * spec.hidden_size, dtype=np.float32).reshape(2, -1)
         found.append(call(5, chain(ids[5:8], 5), blocks=range(kept[0] + 1), outputs=Outputs(hidden=(-1, kept[0]))))
         rest = range(1 if may_run(spec, range(1, spec.n_blocks)) else 0, spec.n_blocks)
+        states = np.linspace(-1, 1, 2 * spec.width(rest[0] - 1), dtype=np.float32).reshape(2, -1)
         found.append(call(11, chain(ids[11:13], 11), blocks=rest, hidden=states, outputs=ALL_LOGITS))
     return found
 

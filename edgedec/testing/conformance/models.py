@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from edgedec.spec import (
     S6,
+    AltUp,
     Attention,
     Block,
     ChannelMix,
@@ -14,6 +15,7 @@ from edgedec.spec import (
     EncoderEntry,
     Gmu,
     LatentAttention,
+    Laurel,
     Lookup,
     Mlp,
     ModelSpec,
@@ -50,6 +52,12 @@ _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _PLAIN = replace(_MOE, gated=False)
 _RELU = replace(_PLAIN, n_experts=10, top_k=10, router="relu", normalize=False)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
+
+
+def _updated(streams: int, active: int, *blocks: Block) -> tuple[Block, ...]:
+    """Blocks that read and change one of the streams."""
+    return (AltUp("predict", streams, active), *blocks, AltUp("correct", streams, active))
+
 
 MODELS: dict[str, ModelSpec] = {
     "plain": _spec("plain", (_HEADS, Mlp(96)), (replace(_HEADS, rope=1), Mlp(96)), (_HEADS, Mlp(96))),
@@ -153,6 +161,25 @@ MODELS: dict[str, ModelSpec] = {
         ),
         tied=True,
         embed_scale=2.5,
+    ),
+    "streams": _spec(
+        "streams",
+        (
+            AltUp("enter", 3),
+            *_updated(3, 1, replace(_HEADS, window=6, branch=True), Laurel(5, 0.7), Mlp(96, sparsity=0.6)),
+            Lookup(12, streams=True, input_scale=True, post_norm="rms"),
+        ),
+        (
+            *_updated(3, 1, replace(_GLOBAL, rope=1, branch=True), Laurel(9, post_norm="rms"), Mlp(80)),
+            Lookup(24, "silu", norm="rms", streams=True),
+            AltUp("leave", 3),
+        ),
+        (_HEADS, Mlp(96, activation="gelu", sparsity=0.3)),
+    ),
+    "streams and shared slots": _spec(
+        "streams and shared slots",
+        (_HEADS, AltUp("enter", 2), *_updated(2, 0, replace(_HEADS, branch=True, softcap=4.0), Laurel(20))),
+        (*_updated(2, 0, SharedAttention(3, 4, 2, 32, 0.2, branch=True), Laurel(6, 0.6)), AltUp("leave", 2)),
     ),
     "experts beside a feed-forward": _spec(
         "experts beside a feed-forward",
