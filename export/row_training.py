@@ -64,11 +64,15 @@ class RowTrainer(Checkpointed):
     def place(self) -> Place:
         return self.stream.place
 
+    def share(self, progress: float) -> float:
+        """What the learning rate of the next update is of its highest."""
+        return min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+
     def step(self, progress: float) -> float:
         """One update -> its mean loss a token."""
         plan, total, draw = self.plan, 0.0, random.Random(f"{self.plan.seed} {self.steps}")
         for group in self.optimizer.param_groups:
-            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+            group["lr"] = plan.rate * self.share(progress)
         self.optimizer.zero_grad()
         rows = [next(self.stream) for _ in range(plan.batch)]
         for loss in self.losses(rows, draw, progress):

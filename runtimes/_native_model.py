@@ -22,6 +22,7 @@ from edgedec.spec import (
     Moe,
     Opaque,
     PowerLaw,
+    PreRouter,
     Rwkv7,
     SharedAttention,
     Ssm,
@@ -81,9 +82,11 @@ class NativeModel(NativeTensors):
             made.values_of = block.values_of
         if isinstance(block, S6):
             part.keeps = b in self._spec.owners.values()
-        if isinstance(block, Lookup):
+        if isinstance(block, Moe):
+            made.values_of = block.given_by
+        if isinstance(block, Lookup | PreRouter):
             part.first = self._spec.lookups[b].start
-        if isinstance(block, LatentAttention):
+        if isinstance(block, LatentAttention | PreRouter):
             heads = self._attention(f"blocks.{b}.", block)
             made.attention = ctypes.pointer(heads)
             self._keep.append(heads)
@@ -97,6 +100,8 @@ class NativeModel(NativeTensors):
         match block:
             case PowerLaw():
                 return self._power_law(prefix, block)
+            case PreRouter():
+                return self._pre_router(prefix, block)
             case LatentAttention():
                 return self._latent(prefix, block)
             case Attention():
@@ -176,6 +181,13 @@ class NativeModel(NativeTensors):
             inner_eps=block.inner_eps,
             **self._matrices(prefix, "q_a q kv_a k_up v_up"),
             **self._vectors(prefix, "q_a_bias kv_a_bias q_a_norm kv_norm"),
+        )
+
+    def _pre_router(self, prefix: str, block: PreRouter) -> structs.PreRouterStruct:
+        return structs.PreRouterStruct(
+            experts=block.n_experts,
+            **self._matrices(prefix, "up down router"),
+            **self._vectors(prefix, "up_bias down_bias router_bias up_norm out_norm"),
         )
 
     def _mlp(self, prefix: str, block: Mlp) -> structs.MlpStruct:

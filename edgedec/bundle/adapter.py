@@ -68,7 +68,7 @@ class LoraAdapter:
 
 
 def adaptable(spec: ModelSpec) -> frozenset[str]:
-    """The matrices that an adapter may change: those of blocks, but for stacked experts."""
+    """The matrices that an adapter may change: those of blocks, but for stacked experts and pre-routers."""
     experts = {
         f"blocks.{b}.{level_name(name, level)}"
         for b, block in enumerate(spec.blocks)
@@ -76,7 +76,10 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
         for name in STACKED
         for level in range(block.n_levels)
     }
-    return spec.matrices - experts - OUTER
+    routers = {
+        name for b, block in enumerate(spec.blocks) if block.kind == "pre_router" for name in spec.block_tensors(b)
+    }
+    return spec.matrices - experts - routers - OUTER
 
 
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:

@@ -50,7 +50,9 @@ NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
     *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
 )
-_KINDS = frozenset(("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "rwkv7", "s6", "shared_attention"))
+_KINDS = frozenset(
+    ("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "pre_router", "rwkv7", "s6", "shared_attention")
+)
 
 
 def newer(spec: ModelSpec) -> tuple[str, ...]:

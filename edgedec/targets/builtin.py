@@ -12,7 +12,19 @@ from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
 # Of our own engines on the CPU besides.
-_OURS = ("channel_mix", "conv", "delta", "gmu", "latent", "lookup", "power_law", "rwkv7", "s6", "shared_attention")
+_OURS = (
+    "channel_mix",
+    "conv",
+    "delta",
+    "gmu",
+    "latent",
+    "lookup",
+    "power_law",
+    "pre_router",
+    "rwkv7",
+    "s6",
+    "shared_attention",
+)
 
 
 def _cannot(engine: str) -> Callable[[], str | None]:

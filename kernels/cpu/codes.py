@@ -23,8 +23,9 @@ KINDS = {
     "rwkv7": 14,
     "channel_mix": 15,
     "gmu": 16,
+    "pre_router": 17,
 }
-ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4, "given": 5}
 # Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17
 ERRORS = {

@@ -140,6 +140,14 @@ class GmuStruct(_Struct):
     _fields_ = _fields((c_int32, "inner reserved"), (TensorStruct, "gate out"), (c_void_p, "gate_bias out_bias"))
 
 
+class PreRouterStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "experts first"),
+        (TensorStruct, "up down router"),
+        (c_void_p, "up_bias down_bias router_bias up_norm out_norm"),
+    )
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
@@ -157,6 +165,7 @@ class BlockStruct(_Struct):
         ("rwkv7", POINTER(Rwkv7Struct)),
         ("channel_mix", POINTER(ChannelMixStruct)),
         ("gmu", POINTER(GmuStruct)),
+        ("pre_router", POINTER(PreRouterStruct)),
     ]
 
 
