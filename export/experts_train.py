@@ -1,7 +1,7 @@
 """Splitting a dense model into experts of domains, and training them and their pre-router by turns (Read-ME).
 
-In rounds, as the authors' `scripts/train.sh` (VITA-Group/READ-ME): the router learns for 100 updates from what the model
-does without any mask; then the model, its feed-forwards masked by the router's choices, learns the texts for 200. The
+In rounds, as the authors' `scripts/train.sh` (VITA-Group/READ-ME): the router learns for 100 updates from what the
+model does without any mask; then the model, its feed-forwards masked by the router's choices, learns the texts for 200. The
 learning rates of a round are 0.8 of those before, fall by half a cosine within it, and weights decay by 0.01. A neuron
 that several domains keep has one weight until the bundle is written.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,15 @@ def pieces(path: Path) -> Iterator[str]:
 
 
 class DomainStream(TokenStream):
-    """Rows of all domains by turns, a text of each, until the longest ends."""
+    """Rows of all domains, a text of each by turns."""
 
     read = staticmethod(pieces)
 
     def _blocks_from(self, first: int) -> Iterator[list[Any]]:
-        texts, at = by_turns([self.read(path) for path in self._files]), 0
-        while block := [text for text, _ in zip(texts, range(BLOCK), strict=False)]:
-            if at >= first:
-                yield block
-            at += 1
+        texts = by_turns([self.read(path) for path in self._files])
+        rest = islice(texts, first * BLOCK, None)
+        while block := list(islice(rest, BLOCK)):
+            yield block
 
 
 def by_turns(parts: Sequence[Iterator[str]]) -> Iterator[str]:
@@ -175,7 +175,7 @@ class Split:
 
 
 def split(net: DomainNet, files: list[Path], encode: Encode, tokens: int, length: int, seed: int, sizes: Any) -> Split:
-    """Choose the neurons of each domain from so many tokens of its texts. sizes: of the router, its values and heads."""
+    """Choose the neurons of each domain from so many tokens of its texts. sizes: the router's values and heads."""
     check_router(net, *sizes)
     found = [net.activity(rows_of(path, encode, tokens, length, seed)) for path in files]
     selected = most_active(np.stack(found, axis=1))
@@ -280,13 +280,8 @@ def measure(made: Split, files: list[Path], encode: Encode, length: int, seed: i
                 ids, n = torch.tensor(row), len(row) - 1
                 chosen = made.router(ids[:-1]).argmax(-1)
                 others = torch.randint(len(files), (n,), generator=draw)
-                for i, logits in enumerate(
-                    (
-                        made.net.dense(ids[:-1])[0],
-                        made.net.through(ids[:-1], chosen),
-                        made.net.through(ids[:-1], others),
-                    )
-                ):
+                ways = made.net.dense(ids[:-1])[0], *(made.net.through(ids[:-1], one) for one in (chosen, others))
+                for i, logits in enumerate(ways):
                     sums[i] += float(functional.cross_entropy(logits, ids[1:], reduction="sum"))
                 right, count = right + int((chosen == number).sum()), count + n
         dense, routed, random = (sums / count).tolist()

@@ -190,7 +190,7 @@ class Moe(UpMatrix):
             raise BundleCorrupt(f"{where}.protect_from: {self.protect_from} where experts below {self.drop_below} drop")
 
     def _check_given(self, where: str) -> None:
-        if not -1 <= self.given_by or self.given != (self.given_by >= 0):
+        if self.given_by < -1 or self.given != (self.given_by >= 0):
             raise BundleCorrupt(f"{where}.given_by: {self.given_by} of experts chosen by {self.router}")
         chooses = self.router_bias or self.logit_bias or self.router_norm or self.expert_scale or self.normalize
         if self.given and (self.top_k != 1 or self.scale != 1 or chooses):

@@ -81,9 +81,7 @@ class Passing:
         if not self.choices:
             return Passed(formats=model.formats)
         if "pre_router" in model.spec.kinds:  # passes run blocks one at a time
-            raise UsageError(
-                "--passes: the model's experts are chosen before its layers, which no pass runs; leave it out"
-            )
+            raise UsageError("--passes: of a model whose experts are chosen before its layers no block runs alone")
         calibration = self._calibration(texts, model.spec)
         context = PassContext(model.spec, parts, block, self.store, self.progress, fixed)
         statistics = Statistics(calibration.texts)
