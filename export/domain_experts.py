@@ -3,9 +3,9 @@
 Cai et al., "Read-ME: Refactorizing LLMs as Router-Decoupled Mixture of Experts with System Co-Design" (NeurIPS 2024);
 the rules from the authors' code (VITA-Group/READ-ME, `moe_fication/generate_mask.py` and the conversion in their
 `modeling_llama.py`). Of each layer a domain keeps the half of the feed-forward's neurons whose values, which the last
-matrix reads, are largest by mean magnitude over its texts. Neurons that all domains keep are shared; the others that a domain keeps
-are its expert. (The code compares with the last value that is kept, so it keeps one neuron less.) Every expert passes
-the shared neurons.
+matrix reads, are largest by mean magnitude over its texts. Neurons that all domains keep are shared; the others that a
+domain keeps are its expert. (The code compares with the last value that is kept, so it keeps one neuron less.) Every
+expert passes the shared neurons.
 
 A bundle has them as `Moe` blocks whose router is "given", by one `pre_router` before the first layer. As many of the
 shared neurons as fill blocks of 32 are stored once, as the shared expert; the rest in each expert, so that all of a
@@ -113,8 +113,8 @@ def check_dense(spec: ModelSpec, where: str) -> None:
         odd = block.bias or block.inner_norm != "none" or block.activation == "xielu"
         if odd or block.inner_size != feeds[0].inner_size or block.inner_size % _UNIT:
             raise CheckpointError(
-                f"{where}: feed-forwards with biases, norms inside or unlike sizes, or {block.inner_size} neurons, which is "
-                f"no multiple of {_UNIT}, are not split"
+                f"{where}: feed-forwards with biases, norms inside or unlike sizes are not split, nor those of "
+                f"{block.inner_size} neurons, which is no multiple of {_UNIT}"
             )
 
 

@@ -1,9 +1,9 @@
 """Splitting a dense model into experts of domains, and training them and their pre-router by turns (Read-ME).
 
 In rounds, as the authors' `scripts/train.sh` (VITA-Group/READ-ME): the router learns for 100 updates from what the
-model does without any mask; then the model, its feed-forwards masked by the router's choices, learns the texts for 200. The
-learning rates of a round are 0.8 of those before, fall by half a cosine within it, and weights decay by 0.01. A neuron
-that several domains keep has one weight until the bundle is written.
+model does without any mask; then the model, its feed-forwards masked by the router's choices, learns the texts for 200.
+The learning rates of a round are 0.8 of those before, fall by half a cosine within it, and weights decay by 0.01. A
+neuron that several domains keep has one weight until the bundle is written.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class NativeModel(NativeTensors):
             case PowerLaw():
                 return self._power_law(prefix, block)
             case PreRouter():
-                return self._pre_router(prefix, block)
+                own = self._vectors(prefix, "up_bias down_bias router_bias up_norm out_norm")
+                return structs.PreRouterStruct(block.n_experts, 0, **self._matrices(prefix, "up down router"), **own)
             case LatentAttention():
                 return self._latent(prefix, block)
             case Attention():
@@ -128,7 +129,7 @@ class NativeModel(NativeTensors):
             case Rwkv7():
                 return self._rwkv7(prefix, block)
             case ChannelMix():
-                return self._channel_mix(prefix)
+                return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
@@ -181,13 +182,6 @@ class NativeModel(NativeTensors):
             inner_eps=block.inner_eps,
             **self._matrices(prefix, "q_a q kv_a k_up v_up"),
             **self._vectors(prefix, "q_a_bias kv_a_bias q_a_norm kv_norm"),
-        )
-
-    def _pre_router(self, prefix: str, block: PreRouter) -> structs.PreRouterStruct:
-        return structs.PreRouterStruct(
-            experts=block.n_experts,
-            **self._matrices(prefix, "up down router"),
-            **self._vectors(prefix, "up_bias down_bias router_bias up_norm out_norm"),
         )
 
     def _mlp(self, prefix: str, block: Mlp) -> structs.MlpStruct:
@@ -305,6 +299,3 @@ class NativeModel(NativeTensors):
             **self._vectors(prefix, "mix decay_bias rate_bias value_bias key_scale key_rate bonus"),
             **self._vectors(prefix, "out_norm out_norm_bias"),
         )
-
-    def _channel_mix(self, prefix: str) -> structs.ChannelMixStruct:
-        return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgedec.cache.base import MOST_ATTACHED, Arrays, Ints, Weights, checked_drop, slotted
 from edgedec.cache.formats import load, store
+from edgedec.cache.given import GivenExperts
 from edgedec.cache.merging import NoOffload, checked_merge, merged
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState, reachable
@@ -48,7 +49,7 @@ class HostCache(NoOffload):
         self._maps = dict.fromkeys(spec.attention, shared)
         self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
-        self._given = dict[int, Ints]()
+        self.experts = GivenExperts(self.pending_span)
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
         # Changes whenever arrays are allocated or moved: objects bound to their addresses are valid until then.
         self.storage = next(_storages)
@@ -122,16 +123,6 @@ class HostCache(NoOffload):
         """The slots (from, to) of the computed rows of a call in an attention block; UsageError unless this call or one
         before has written them."""
         return self._maps[block].span(rows, block)
-
-    def give(self, block: int, rows: Rows, experts: Ints) -> None:
-        """Keep the experts of the computed rows of a call, as a pre_router block chose them."""
-        self._given[block] = np.concatenate([self._given.get(block, np.zeros(0, np.int64))[: rows.first], experts])
-
-    def given(self, block: int, rows: Rows) -> Ints:
-        """The experts that a pre_router block chose for the computed rows of a call; UsageError unless this call or one
-        before has run it on them."""
-        self.pending_span(block, rows)
-        return self._given[block][rows.first : len(rows)]
 
     def commit(self, rows: Sequence[int]) -> None:
         self._tree.commit(rows)

@@ -231,7 +231,7 @@ class Reference:
             case Mlp():
                 return mlp.run(block, w, x), None, None
             case Moe():
-                return moe.run(block, w, x, cache.given(block.given_by, rows) if block.given else None), None, None
+                return moe.run(block, w, x, cache.experts.of(block.given_by, rows) if block.given else None), None, None
             case Ssm():
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
             case S6():

@@ -24,7 +24,7 @@ def run(
     """Give the cache the expert of each computed row; returns the attention paid to each slot and the queries, as
     attention does. own [count, size]: the tokens' rows of the table."""
     added, paid, queries = attention.run(block, w, own, None, rows, cache, span, scales, view)
-    cache.give(w.number, rows, logits_of(w, own + added).argmax(axis=1))
+    cache.experts.give(w.number, rows, logits_of(w, own + added).argmax(axis=1))
     return paid, queries
 
 
