@@ -78,12 +78,9 @@ class NativeModel(NativeTensors):
             made.slots_of, made.attention = block.slots_of, ctypes.pointer(part)
             return made
         setattr(made, block.kind, ctypes.pointer(part))
-        if isinstance(block, Gmu | Rwkv7) and block.values_of is not None:
-            made.values_of = block.values_of
+        made.values_of = self._spec.owners.get(b, -1)
         if isinstance(block, S6):
             part.keeps = b in self._spec.owners.values()
-        if isinstance(block, Moe):
-            made.values_of = block.given_by
         if isinstance(block, Lookup | PreRouter):
             part.first = self._spec.lookups[b].start
         if isinstance(block, LatentAttention | PreRouter):
