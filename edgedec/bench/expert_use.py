@@ -94,7 +94,8 @@ def expert_use(
             chunks[b].append(used[:whole].reshape(-1, size, facts.n_experts).any(axis=1).mean(axis=1))
         progress(min(at + window, len(ids)), len(ids))
     mean = {b: [float(np.concatenate(part[b]).mean()) for part in (tokens, chunks)] for b in blocks}
-    return ExpertUse(len(ids), size, {b: BlockUse(facts.n_experts, *mean[b], expert_bytes(bundle, b)) for b, facts in blocks.items()})
+    uses = {b: BlockUse(facts.n_experts, *mean[b], expert_bytes(bundle, b)) for b, facts in blocks.items()}
+    return ExpertUse(len(ids), size, uses)
 
 
 def used_by(experts: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
