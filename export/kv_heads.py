@@ -57,6 +57,7 @@ def check_heads(spec: ModelSpec, heads: Heads) -> None:
         raise UsageError("--kv-heads: the model has no attention")
     others = [fact for fact in newer(spec) if fact in (CLIP, DIFFERENTIAL, GATES, K_IS_V, SINK_LOGIT, V_NORM)]
     others += ["latent attention"] if "latent" in spec.kinds else []
+    others += ["a pre-router"] if "pre_router" in spec.kinds else []
     others += ["blocks that read the slots of others"] if spec.shared else []
     if others:
         raise UsageError(f"--kv-heads: the model has {', '.join(others)}, of which no heads are combined")

@@ -64,6 +64,10 @@ class RowTrainer(Checkpointed):
     def place(self) -> Place:
         return self.stream.place
 
+    def share(self, progress: float) -> float:
+        """What the learning rate of the next update is of its highest."""
+        return min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+
     def step(self, progress: float) -> float:
         """One update -> its mean loss a token."""
         draw = random.Random(f"{self.plan.seed} {self.steps}")
@@ -76,7 +80,7 @@ class RowTrainer(Checkpointed):
         """An update of all weights by n losses -> their mean."""
         total = 0.0
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+            group["lr"] = self.plan.rate * self.share(progress)
         self.optimizer.zero_grad()
         for loss in losses:
             (loss / n).backward()

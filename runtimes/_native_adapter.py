@@ -30,6 +30,7 @@ _ADAPTED = {
     "altup": (),
     "mlp": ("", "down"),
     "moe": ("", ""),
+    "pre_router": ("", ""),
     "power_law": ("qkv", "o", "gate_up", "down"),
     "ssm": ("in_proj", "out_proj"),
     "s6": ("in_proj", "out_proj", "x_proj", "dt_proj"),

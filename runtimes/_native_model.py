@@ -24,6 +24,7 @@ from edgedec.spec import (
     Moe,
     Opaque,
     PowerLaw,
+    PreRouter,
     Rwkv7,
     SharedAttention,
     Ssm,
@@ -82,13 +83,12 @@ class NativeModel(NativeRecurrent):
             made.slots_of, made.attention = block.slots_of, ctypes.pointer(part)
             return made
         setattr(made, block.kind, ctypes.pointer(part))
-        if isinstance(block, Gmu | Rwkv7) and block.values_of is not None:
-            made.values_of = block.values_of
+        made.values_of = self._spec.owners.get(b, -1)
         if isinstance(block, S6):
             part.keeps = b in self._spec.owners.values()
-        if isinstance(block, Lookup):
+        if isinstance(block, Lookup | PreRouter):
             part.first = self._spec.lookups[b].start
-        if isinstance(block, LatentAttention):
+        if isinstance(block, LatentAttention | PreRouter):
             heads = self._attention(f"blocks.{b}.", block)
             made.attention = ctypes.pointer(heads)
             self._keep.append(heads)
@@ -102,6 +102,9 @@ class NativeModel(NativeRecurrent):
         match block:
             case PowerLaw():
                 return self._power_law(prefix, block)
+            case PreRouter():
+                own = self._vectors(prefix, "up_bias down_bias router_bias up_norm out_norm")
+                return structs.PreRouterStruct(block.n_experts, 0, **self._matrices(prefix, "up down router"), **own)
             case LatentAttention():
                 return self._latent(prefix, block)
             case Attention():
@@ -133,7 +136,7 @@ class NativeModel(NativeRecurrent):
             case Rwkv7():
                 return self._rwkv7(prefix, block)
             case ChannelMix():
-                return self._channel_mix(prefix)
+                return structs.ChannelMixStruct(**self._matrices(prefix, "up down"), mix=self._vector(prefix + "mix"))
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

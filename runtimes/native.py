@@ -56,6 +56,7 @@ KINDS = (
     "mlp",
     "moe",
     "power_law",
+    "pre_router",
     "rwkv7",
     "s6",
     "shared_attention",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bench.experts import chosen_experts, moe_blocks
+from edgedec.bench.experts import chosen_experts, expert_bytes, given_experts, moe_blocks
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime, forward_one
@@ -24,11 +24,12 @@ from edgedec.spec import ModelSpec
 
 @dataclass(frozen=True)
 class BlockUse:
-    """Of a block with so many `experts`, the shares that a token and a chunk use."""
+    """Of a block with so many `experts`, which are stored in `bytes`, the shares that a token and a chunk use."""
 
     experts: int
     token: float
     chunk: float
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,21 @@ class ExpertUse:
         """The mean share over blocks that a chunk uses."""
         return sum(use.chunk for use in self.blocks.values()) / len(self.blocks)
 
+    @property
+    def token_bytes(self) -> float:
+        """The stored bytes of experts that a token reads."""
+        return sum(use.token * use.bytes for use in self.blocks.values())
+
+    @property
+    def chunk_bytes(self) -> float:
+        """The stored bytes of experts that a chunk reads."""
+        return sum(use.chunk * use.bytes for use in self.blocks.values())
+
     def to_json(self) -> dict[str, Any]:
         blocks = {str(block): asdict(use) for block, use in self.blocks.items()}
         shares = {"token": self.token, "chunk": self.chunk_share}
-        return {"tokens": self.tokens, "chunk_size": self.size, "shares": shares, "blocks": blocks}
+        read = {"token": self.token_bytes, "chunk": self.chunk_bytes}
+        return {"tokens": self.tokens, "chunk_size": self.size, "shares": shares, "bytes": read, "blocks": blocks}
 
 
 def expert_use(
@@ -73,14 +85,17 @@ def expert_use(
     tokens, chunks = ({b: list[NDArray[np.float64]]() for b in blocks} for _ in range(2))
     for at in range(0, len(ids), window):
         states = _states(runtime, ids[at : at + window], tuple(sorted(set(before.values()))))
+        given = given_experts(bundle, ids[at : at + window])
         for b, facts in blocks.items():
-            used = used_by(chosen_experts(bundle, b, states[before[b]]), facts.n_experts)
+            chosen = given[facts.given_by] if facts.given else chosen_experts(bundle, b, states[before[b]])
+            used = used_by(chosen, facts.n_experts)
             whole = len(used) // size * size
             tokens[b].append(used.mean(axis=1))
             chunks[b].append(used[:whole].reshape(-1, size, facts.n_experts).any(axis=1).mean(axis=1))
         progress(min(at + window, len(ids)), len(ids))
     mean = {b: [float(np.concatenate(part[b]).mean()) for part in (tokens, chunks)] for b in blocks}
-    return ExpertUse(len(ids), size, {b: BlockUse(facts.n_experts, *mean[b]) for b, facts in blocks.items()})
+    uses = {b: BlockUse(facts.n_experts, *mean[b], expert_bytes(bundle, b)) for b, facts in blocks.items()}
+    return ExpertUse(len(ids), size, uses)
 
 
 def used_by(experts: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
-from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime
+from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime, forward_one
+from edgedec.runtimes.reference import Reference
 from edgedec.runtimes.reference.moe import experts_of
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import Moe
+from edgedec.spec.moe import level_name
 
 _POOL = 512
 
@@ -35,6 +37,25 @@ def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
     return experts_of(facts, BlockWeights(bundle.spec, block, bundle.rows), hidden)[0]
+
+
+def given_experts(bundle: Bundle, ids: Sequence[int]) -> dict[int, NDArray[np.int64]]:
+    """The expert of each token of a text [len(ids), 1], as the blocks choose it that choose for others; by block."""
+    runtime, found = Reference(bundle.spec, bundle.rows), dict[int, NDArray[np.int64]]()
+    for b in sorted({block.given_by for block in moe_blocks(bundle).values() if block.given}):
+        cache, rows = runtime.new_cache(len(ids)), Rows.chain(list(ids), 0)
+        state = np.zeros((len(ids), bundle.spec.hidden_size), np.float32)
+        forward_one(runtime, Call(rows, cache, (b,), state, Outputs(logits=False)))
+        found[b] = cache.experts.of(b, rows)[:, None]
+    return found
+
+
+def expert_bytes(bundle: Bundle, block: int) -> int:
+    """The stored bytes of all experts of a block, without a shared one."""
+    facts, names = moe_blocks(bundle)[block], list[str]()
+    for level in range(facts.n_levels):
+        names += [f"blocks.{block}.{level_name(name, level)}" for name in (facts.up, "down")]
+    return sum(bundle.manifest.tensors[name].stored_bytes for name in names)
 
 
 def rows_choosing(experts: NDArray[np.int64], wanted: int, n: int) -> NDArray[np.int64]:
@@ -61,7 +82,7 @@ def expert_costs(
     """Seconds of a call of `rows` rows through all mixture-of-experts blocks, by the mean number of distinct experts
     of a block; one for each repetition, after one to warm up."""
     states = np.random.default_rng(0).standard_normal((_POOL, bundle.spec.hidden_size)).astype(np.float32)
-    choices = {b: chosen_experts(bundle, b, states) for b in moe_blocks(bundle)}
+    choices = {b: chosen_experts(bundle, b, states) for b, block in moe_blocks(bundle).items() if not block.given}
     plans: dict[int, list[tuple[int, Hidden]]] = {}
     for count in sorted(set(wanted)):
         picked = {b: rows_choosing(experts, count, rows) for b, experts in choices.items()}

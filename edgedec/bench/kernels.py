@@ -46,7 +46,7 @@ def kernel_costs(
 
 def _by_experts(model: Model, repetitions: int) -> dict[str, Any] | None:
     """ms of a call through the mixture-of-experts blocks by number of distinct experts; None without such blocks."""
-    blocks = moe_blocks(model.bundle)
+    blocks = {b: block for b, block in moe_blocks(model.bundle).items() if not block.given}
     if not blocks:
         return None
     most = max(block.n_experts for block in blocks.values())

@@ -68,7 +68,8 @@ class LoraAdapter:
 
 
 def adaptable(spec: ModelSpec) -> frozenset[str]:
-    """The matrices that an adapter may change: those of blocks, but for stacked experts and projections of streams."""
+    """The matrices that an adapter may change: those of blocks, but for stacked experts, projections of streams and
+    pre-routers."""
     experts = {
         f"blocks.{b}.{level_name(name, level)}"
         for b, block in enumerate(spec.blocks)
@@ -77,7 +78,10 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
         for level in range(block.n_levels)
     }
     projections = {f"blocks.{b}.{name}" for b, block in spec.altups.items() for name in block.projections}
-    return spec.matrices - experts - projections - OUTER
+    routers = {
+        name for b, block in enumerate(spec.blocks) if block.kind == "pre_router" for name in spec.block_tensors(b)
+    }
+    return spec.matrices - experts - projections - routers - OUTER
 
 
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgedec.cache.base import MOST_ATTACHED, Arrays, Ints, Weights, checked_drop, slotted
 from edgedec.cache.formats import load, store
+from edgedec.cache.given import GivenExperts
 from edgedec.cache.merging import NoOffload, checked_merge, merged
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState, reachable
@@ -48,6 +49,7 @@ class HostCache(NoOffload):
         self._maps = dict.fromkeys(spec.attention, shared)
         self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
+        self.experts = GivenExperts(self.pending_span)
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
         # Changes whenever arrays are allocated or moved: objects bound to their addresses are valid until then.
         self.storage = next(_storages)

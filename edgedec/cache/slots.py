@@ -73,7 +73,7 @@ class SlotMap:
     def span(self, rows: Rows, block: int) -> tuple[int, int]:
         """The slots (from, to) of the computed rows of a call; UsageError unless those are among the first pending."""
         if self._start != self.committed or self._numbers[: len(rows)] != rows.row_numbers().tolist():
-            raise UsageError(f"rows of a block that reads slots of block {block}: run block {block} on them first")
+            raise UsageError(f"rows of a block that reads what block {block} keeps: run block {block} on them first")
         return self._start + rows.first, self._start + len(rows)
 
     def commit(self, rows: Sequence[int], length: int) -> Moves:

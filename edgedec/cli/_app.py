@@ -27,7 +27,8 @@ from edgedec.errors import EdgedecError
 _ORDER = (
     *("run", "chat", "serve", "batch", "embed", "rerank", "classify", "trace"),
     *("export", "quantize", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
-    *("train-heads", "train-lora", "train-cache", "train-subwords", "train-exits", "train-latent", "train-diffusion"),
+    *("train-heads", "train-lora", "train-cache", "train-subwords", "train-exits", "train-experts"),
+    *("train-latent", "train-diffusion"),
     *("calibrate", "datastore"),
     *("inspect", "verify", "sign", "trust"),
     *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._output import print_json, progress_bar
+from edgedec.cli._output import print_json, progress_bar, size
 
 if TYPE_CHECKING:
     from edgedec import Model
@@ -152,6 +152,7 @@ def experts(
         print(f"block {block}: of {use.experts} experts a token uses {use.token:.1%}, {chunk} tokens {use.chunk:.1%}")
     unused = f"unused by a token {1 - found.token:.1%}, by {chunk} tokens {1 - found.chunk_share:.1%}"
     print(f"{unused} ({found.tokens} tokens, window {window})")
+    print(f"bytes of experts: {size(found.token_bytes)} for a token, {size(found.chunk_bytes)} for {chunk} tokens")
 
 
 def _tokens(model: Model, text: str, limit: int) -> list[int]:

@@ -27,6 +27,7 @@ from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
+from edgedec.spec.pre_router import PreRouter, check_given
 from edgedec.spec.rope import Rope, check_ropes
 from edgedec.spec.rwkv7 import ChannelMix, Rwkv7, check_rwkv
 from edgedec.spec.s6 import S6
@@ -58,6 +59,7 @@ __all__ = [
     "Opaque",
     "Output",
     "PowerLaw",
+    "PreRouter",
     "Rope",
     "Rwkv7",
     "Shapes",
@@ -72,7 +74,8 @@ KV_FORMATS = ("f32", "f16", "int8", "int4")
 OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
-_Keeping = Attention | ChannelMix | Conv | Delta | LatentAttention | PowerLaw | Rwkv7 | S6 | SharedAttention | Ssm
+_Slotted = Attention | LatentAttention | PowerLaw | PreRouter | SharedAttention
+_Keeping = _Slotted | ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
 Block = _Keeping | AltUp | Gmu | Laurel | Lookup | Mlp | Moe | Opaque
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
@@ -128,7 +131,7 @@ class ModelSpec:
     @cached_property
     def paired(self) -> bool:
         """Whether any block reads the embedding of a row's token besides the state."""
-        return bool(self.lookups) or any(block.paired for block in self.attention.values())
+        return any(isinstance(block, Lookup) or getattr(block, "paired", False) for block in self.blocks)
 
     @cached_property
     def shared(self) -> dict[int, SharedAttention]:
@@ -137,18 +140,19 @@ class ModelSpec:
 
     @cached_property
     def owners(self) -> dict[int, int]:
-        """For each block that reads what an earlier one kept of the same rows, slots or values, the number of that
-        one."""
+        """For each block that reads what an earlier one kept of the same rows, slots, values or experts, the number of
+        that one."""
         values = {b: block.values_of for b, block in enumerate(self.blocks) if isinstance(block, Gmu | Rwkv7)}
         slots = {b: block.slots_of for b, block in self.shared.items()}
-        return slots | {b: owner for b, owner in values.items() if owner is not None}
+        given = {b: block.given_by for b, block in enumerate(self.blocks) if isinstance(block, Moe) and block.given}
+        return slots | given | {b: owner for b, owner in values.items() if owner is not None}
 
     @cached_property
     def lookups(self) -> dict[int, range]:
         """The blocks by number that read a token's values of their own, and where these lie in a row of the table."""
         found, start = dict[int, range](), 0
         for b, block in enumerate(self.blocks):
-            if isinstance(block, Lookup):
+            if isinstance(block, Lookup | PreRouter):
                 found[b] = range(start, start + block.size)
                 start += block.size
         return found
@@ -249,6 +253,7 @@ class ModelSpec:
         check_rwkv(self, where)
         check_memories(self, where)
         check_streams(self, where)
+        check_given(self, where)
         return self
 
     def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:

@@ -10,6 +10,9 @@ those that are not chosen before it and not further below it than 2 * `jitter` o
 "relu" (BlockFFN, arXiv:2507.08771) weighs all experts by an RMS norm of relu(logits) with weights, `score_norm`. A row
 passes the experts whose weight is not zero, any number of them.
 
+"given" (Read-ME, `spec.pre_router`) has no weights and no choice of its own: a row passes the one expert that block
+`given_by` chose for it, with weight 1.
+
 router_norm: the router reads the state over its root mean square, times weights of its own; expert_scale: a factor of
 each expert's weight; joined: a norm of the sum of what this block and those beside it add (Gemma 4).
 
@@ -53,7 +56,7 @@ class Moe(UpMatrix):
     n_experts: int
     top_k: int
     inner_size: int
-    router: Literal["softmax", "softmax_topk", "sigmoid", "sparsemixer", "relu"] = "softmax"
+    router: Literal["softmax", "softmax_topk", "sigmoid", "sparsemixer", "relu", "given"] = "softmax"
     normalize: bool = True
     scale: float = 1.0
     router_bias: bool = False
@@ -72,6 +75,7 @@ class Moe(UpMatrix):
     levels: tuple[int, ...] = ()
     drop_below: float = 0.0
     protect_from: float = 0.0
+    given_by: int = -1
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
@@ -79,6 +83,11 @@ class Moe(UpMatrix):
     branch: bool = False
     state_scale: bool = False
     kind: Literal["moe"] = "moe"
+
+    @property
+    def given(self) -> bool:
+        """Whether another block chooses a row's expert."""
+        return self.router == "given"
 
     @property
     def shared_up(self) -> str:
@@ -105,7 +114,7 @@ class Moe(UpMatrix):
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape. Experts are stacked: rows e * up_rows on are expert e's gate and
         up."""
-        shapes = self.matrices(hidden) | {"router": (self.n_experts, hidden)}
+        shapes = self.matrices(hidden) | ({} if self.given else {"router": (self.n_experts, hidden)})
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
         shapes |= norm_tensors(self.joined, "joined_norm", hidden)
@@ -159,6 +168,7 @@ class Moe(UpMatrix):
             raise BundleCorrupt(f"{where}.clamped: has an activation of its own, not {self.activation}")
         self._check_groups(where)
         self._check_levels(where)
+        self._check_given(where)
         if self.activation == "xielu":
             raise BundleCorrupt(f"{where}.activation: experts have no xielu")
         if self.shared_gate and not self.shared_size:
@@ -178,6 +188,13 @@ class Moe(UpMatrix):
             )
         if not 0 <= self.protect_from < inf or (self.protect_from and not self.drop_below):
             raise BundleCorrupt(f"{where}.protect_from: {self.protect_from} where experts below {self.drop_below} drop")
+
+    def _check_given(self, where: str) -> None:
+        if self.given_by < -1 or self.given != (self.given_by >= 0):
+            raise BundleCorrupt(f"{where}.given_by: {self.given_by} of experts chosen by {self.router}")
+        chooses = self.router_bias or self.logit_bias or self.router_norm or self.expert_scale or self.normalize
+        if self.given and (self.top_k != 1 or self.scale != 1 or chooses):
+            raise BundleCorrupt(f"{where}.router: given experts are one a row, of weight 1, and have no router")
 
     def _check_groups(self, where: str) -> None:
         require_sizes(where, {"groups": self.groups, "top_groups": self.top_groups})

@@ -54,8 +54,8 @@ NEWER = (
 )
 _KINDS = frozenset(
     (
-        *("altup", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "rwkv7", "s6"),
-        "shared_attention",
+        *("altup", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "pre_router"),
+        "rwkv7", "s6", "shared_attention",
     )
 )
 

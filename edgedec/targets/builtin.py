@@ -12,7 +12,10 @@ from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
 # Of our own engines on the CPU besides.
-_OURS = ("altup", "channel_mix", "gmu", "latent", "laurel", "lookup", "power_law", "rwkv7", "s6", "shared_attention")
+_OURS = (
+    *("altup", "channel_mix", "gmu", "latent", "laurel", "lookup", "power_law", "pre_router", "rwkv7", "s6"),
+    "shared_attention",
+)
 
 
 def _cannot(engine: str) -> Callable[[], str | None]:

@@ -80,6 +80,8 @@ class Passing:
         """All passes on a model. parts: the formats of body, head and embed; fixed: matrices that stay as they are."""
         if not self.choices:
             return Passed(formats=model.formats)
+        if "pre_router" in model.spec.kinds:  # passes run blocks one at a time
+            raise UsageError("--passes: of a model whose experts are chosen before its layers no block runs alone")
         calibration = self._calibration(texts, model.spec)
         context = PassContext(model.spec, parts, block, self.store, self.progress, fixed)
         statistics = Statistics(calibration.texts)

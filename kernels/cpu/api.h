@@ -181,16 +181,25 @@ struct ed_gmu {
   const float *gate_bias, *out_bias;
 };
 
+// The stream of a pre-router is values `first` on of the token's row of the model's `lookup`, as many as heads and head_dim
+// of `attention` make: x = e + attention; x += down silu(up norm(x)); the largest of router norm(x) is the row's expert.
+struct ed_pre_router {
+  int32_t experts, first;
+  ed_tensor up, down, router;
+  const float *up_bias, *down_bias, *router_bias, *up_norm, *out_norm;
+};
+
 // kind: 1 attention, 2 mlp, 3 moe, 4 ssm, 6 power_law, 7 latent, 9 s6, 10 conv, 11 delta, 12 attention over the slots of
-// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu, 17 altup, 18 laurel; the pointer of that kind is set (and attention and mlp
-// for power_law, attention for latent and 12), the others are null. branch 1: the next block reads what this one reads,
+// block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu, 17 altup, 18 laurel,
+// 19 pre_router; the pointer of that kind is set (and attention and mlp for power_law, attention for latent, 12 and 19),
+// the others are null. branch 1: the next block reads what this one reads,
 // and both are added.
 struct ed_block {
   int32_t kind, branch;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
   const float* state_scale;  // [1], times the state after all that; or null
-  int32_t slots_of, values_of;  // values_of: the block whose values an rwkv7 or gmu block reads; -1: none
+  int32_t slots_of, values_of;  // values_of: the block whose values an rwkv7 or gmu block, or experts a moe, reads; -1: none
   const ed_attention* attention;
   const ed_mlp* mlp;
   const ed_moe* moe;
@@ -206,6 +215,7 @@ struct ed_block {
   const ed_gmu* gmu;
   const ed_altup* altup;
   const ed_laurel* laurel;
+  const ed_pre_router* pre_router;
 };
 
 // Tables [positions, pairs].

@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "kv.h"
 #include "latent.h"
+#include "pre_router.h"
 
 namespace edgedec {
 
@@ -36,6 +37,7 @@ class AttentionBlock : public Block {
         block_(block),
         m_(*block.attention),
         latent_(block.latent ? std::make_unique<LatentProducts>(engine, block) : nullptr),
+        router_(block.pre_router ? std::make_unique<PreRouter>(engine, block) : nullptr),
         pairs_(m_.differential > 0 ? std::make_unique<HeadPairs>(engine, m_) : nullptr),
         curvature_(block.power_law ? block.power_law->curvature : nullptr),
         s_(engine.shared<AttentionScratch>()),
@@ -53,6 +55,8 @@ class AttentionBlock : public Block {
   std::vector<Matrix> matrices() const override {
     std::vector<Matrix> all = latent_ ? latent_->matrices() : std::vector<Matrix>{qkv_};
     all.push_back(o_);
+    if (router_)
+      for (const Matrix& w : router_->matrices()) all.push_back(w);
     return all;
   }
 
@@ -61,6 +65,7 @@ class AttentionBlock : public Block {
     s_.attn_out.need((size_t)rows * q_dim_);
     if (paired()) s_.pair.need((size_t)rows * qkv_.k);
     if (latent_) latent_->reserve(rows);
+    if (router_) router_->reserve(rows);
     if (pairs_) pairs_->reserve(rows);
     if (curvature_) s_.bent.need((size_t)rows * q_dim_);
   }
@@ -74,6 +79,7 @@ class AttentionBlock : public Block {
     attend(call);
     if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
     s_.viewed->run(call, s_.views);
+    if (router_) return router_->choose(call, s_.attn_out.p);
     const float* y = latent_  ? latent_->values(s_.attn_out.p, call.rows)
                      : pairs_ ? pairs_->subtract(s_.attn_out.p, call.rows)
                               : s_.attn_out.p;
@@ -114,6 +120,7 @@ class AttentionBlock : public Block {
   const ed_block block_;
   const ed_attention m_;
   const std::unique_ptr<LatentProducts> latent_;  // or null
+  const std::unique_ptr<PreRouter> router_;       // or null
   const std::unique_ptr<HeadPairs> pairs_;        // or null
   const float* const curvature_;  // [heads, dim, dim], or null
   AttentionScratch& s_;
@@ -141,11 +148,11 @@ QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
 
 void AttentionBlock::project(const BlockCall& call) {
   Product p{};
-  p.w = qkv_, p.a = paired() ? pair(call) : engine_.norm(block_.norm, call.input, call.rows, qkv_);
+  p.w = qkv_, p.a = router_ ? router_->enter(call, qkv_) : paired() ? pair(call) : engine_.norm(block_.norm, call.input, call.rows, qkv_);
   const int width = pairs_ ? qkv_.n : width_;
   p.bias = m_.qkv_bias, p.rows = call.rows, p.out = pairs_ ? pairs_->projected() : s_.qkv.p, p.stride = width;
   engine_.multiply(p);
-  engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, p.out, width);
+  if (!router_) engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, p.out, width);
   if (pairs_) pairs_->widen(call.rows, s_.qkv.p, width_);
   if (m_.qk_norm != 2 && !m_.clip) return;
   engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {

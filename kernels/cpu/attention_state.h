@@ -32,6 +32,9 @@ class AttentionState : public BlockState {
   // Copies of single slots of a kv head, kept until these slots change; forks begin without.
   SlotCopies& copies(int head);
   bool identity() const { return tokens_.empty(); }  // slot i is of token i, at position i
+  // Of a pre-router: the experts of pending rows, in their order; to be written for rows first .. first + rows - 1.
+  const std::vector<int32_t>& experts() const { return experts_; }
+  int32_t* experts(int first, int rows) { return experts_.resize(first + rows), experts_.data() + first; }
   int64_t slot_position(int slot) const { return identity() ? slot : positions_[slot]; }
   int64_t slot_token(int slot) const { return identity() ? slot : tokens_[slot]; }
 
@@ -86,6 +89,7 @@ class AttentionState : public BlockState {
   std::vector<uint8_t*> pages_, bounds_;
   std::vector<SlotCopies> copies_;  // of each head; empty: none yet
   std::vector<int64_t> tokens_, positions_;  // of each slot; empty: identity
+  std::vector<int32_t> experts_;
 };
 
 }  // namespace edgedec

@@ -11,7 +11,7 @@ namespace edgedec {
 
 class Engine;
 
-enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6, LATENT = 7, S6 = 9, CONV = 10, DELTA = 11, SHARED_ATTENTION = 12, LOOKUP = 13, RWKV7 = 14, CHANNEL_MIX = 15, GMU = 16, ALTUP = 17, LAUREL = 18 };
+enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6, LATENT = 7, S6 = 9, CONV = 10, DELTA = 11, SHARED_ATTENTION = 12, LOOKUP = 13, RWKV7 = 14, CHANNEL_MIX = 15, GMU = 16, ALTUP = 17, LAUREL = 18, PRE_ROUTER = 19 };
 enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 
 // What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
@@ -73,6 +73,6 @@ struct BlockKind {
 // Null if there is no such kind.
 const BlockKind* block_kind(int32_t kind);
 
-extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK, POWER_LAW_BLOCK, LATENT_BLOCK, S6_BLOCK, CONV_BLOCK, DELTA_BLOCK, SHARED_ATTENTION_BLOCK, LOOKUP_BLOCK, RWKV7_BLOCK, CHANNEL_MIX_BLOCK, GMU_BLOCK, ALTUP_BLOCK, LAUREL_BLOCK;
+extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK, POWER_LAW_BLOCK, LATENT_BLOCK, S6_BLOCK, CONV_BLOCK, DELTA_BLOCK, SHARED_ATTENTION_BLOCK, LOOKUP_BLOCK, RWKV7_BLOCK, CHANNEL_MIX_BLOCK, GMU_BLOCK, ALTUP_BLOCK, LAUREL_BLOCK, PRE_ROUTER_BLOCK;
 
 }  // namespace edgedec

@@ -28,9 +28,10 @@ KINDS = {
     "gmu": 16,
     "altup": 17,
     "laurel": 18,
+    "pre_router": 19,
 }
 ALTUP_STEPS = {"enter": 0, "predict": 1, "correct": 2, "leave": 3}
-ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2, "sparsemixer": 3, "relu": 4, "given": 5}
 # Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17
 ERRORS = {

@@ -57,6 +57,10 @@ bool Engine::shares(int block) const {
     const ed_s6* memory = blocks_[owner].s6;
     return memory && memory->keeps && memory->inner == unit->inner;
   }
+  if (const ed_moe* given = blocks_[block].moe) {
+    const ed_pre_router* router = blocks_[owner].pre_router;
+    return router && router->experts == given->experts && given->top_k == 1;
+  }
   if (blocks_[owner].kind != (blocks_[block].rwkv7 ? RWKV7 : ATTENTION)) return false;
   if (const ed_rwkv7* mixed = blocks_[block].rwkv7)
     return mixed->heads * mixed->head_dim == blocks_[owner].rwkv7->heads * blocks_[owner].rwkv7->head_dim;

@@ -18,6 +18,9 @@
 
 namespace edgedec {
 
+// The router of a mixture whose experts a pre-router chooses.
+constexpr int GIVEN = 5;
+
 // Growing memory, aligned to cache lines; its content is lost when it grows.
 template <class T>
 class Buffer {
@@ -137,7 +140,8 @@ class Engine {
   // The block whose slots or values a block reads; -1: it reads no other's.
   int owner_of(int block) const {
     const int slots = slots_of(block);
-    return slots != block ? slots : blocks_[block].rwkv7 || blocks_[block].gmu ? blocks_[block].values_of : -1;
+    const ed_block& b = blocks_[block];
+    return slots != block ? slots : b.rwkv7 || b.gmu || (b.moe && b.moe->router == GIVEN) ? b.values_of : -1;
   }
   BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(slots_of(block)) : nullptr; }
   const BlockState* owner_state(const Planned& s, int block) const {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "attention_state.h"
 #include "stacked.h"
 
 namespace edgedec {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
 
-enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3, RELU = 4 };
+enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2, SPARSEMIXER = 3, RELU = 4 };  // and GIVEN
 constexpr int NONE = -1;  // in the place of an expert that a row does not pass
 
 void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
@@ -78,7 +79,8 @@ class MoeBlock : public Block {
   }
 
   std::vector<Matrix> matrices() const override {
-    std::vector<Matrix> all{router_};
+    std::vector<Matrix> all;
+    if (router_.format) all.push_back(router_);
     for (const Level& l : levels_) {
       all.push_back(l.gate_up.slice(0, up_rows()));
       all.push_back(l.down.slice(0, engine_.hidden()));
@@ -144,7 +146,21 @@ class MoeBlock : public Block {
     return s_.routed.p;
   }
 
+  // The experts that the block before has chosen.
+  void take(const BlockCall& call) {
+    for (const SequenceRows& s : call.sequences) {
+      const int32_t* given = static_cast<const AttentionState*>(s.owner)->experts().data() + s.pending.first;
+      std::copy_n(given, s.rows, s_.experts.p + s.row);
+    }
+    std::fill_n(s_.weights.p, call.rows, 1.0f);
+    if (!m_.shared_inner) return;
+    engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int thread) {
+      for (int r = begin; r < end; r++) weigh_shared(r, engine_.scratch(thread));
+    });
+  }
+
   void route(const BlockCall& call) {
+    if (m_.router == GIVEN) return take(call);
     const int rows = call.rows;
     Product p{};
     p.w = router_, p.a.x = m_.router_norm ? routed(call) : engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
@@ -458,6 +474,8 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   const int up_rows = m.plain ? m.inner : 2 * m.inner;
   if (up_rows % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
   if (m.plain && (m.activation == CLAMPED_SWIGLU || m.activation == XIELU)) return nullptr;
+  if (m.router != GIVEN && !m.router_weight.format) return nullptr;
+  if (m.router == GIVEN && (block.values_of < 0 || m.drop_below > 0)) return nullptr;
   if (m.router == SPARSEMIXER && (m.router_bias || m.groups > 1)) return nullptr;
   if (m.router == RELU && (!m.score_norm || m.top_k != m.experts || m.router_bias || m.groups > 1)) return nullptr;
   const int size = m.experts / std::max(m.groups, 1);

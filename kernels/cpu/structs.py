@@ -150,6 +150,14 @@ class LaurelStruct(_Struct):
     _fields_ = _fields((c_int32, "rank reserved"), (TensorStruct, "left right"), (c_void_p, "low_norm"))
 
 
+class PreRouterStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "experts first"),
+        (TensorStruct, "up down router"),
+        (c_void_p, "up_bias down_bias router_bias up_norm out_norm"),
+    )
+
+
 class BlockStruct(_Struct):
     _fields_ = [
         *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
@@ -169,6 +177,7 @@ class BlockStruct(_Struct):
         ("gmu", POINTER(GmuStruct)),
         ("altup", POINTER(AltUpStruct)),
         ("laurel", POINTER(LaurelStruct)),
+        ("pre_router", POINTER(PreRouterStruct)),
     ]
 
 

@@ -35,6 +35,7 @@ from edgedec.runtimes.reference import (
     mlp,
     moe,
     power_law,
+    pre_router,
     rwkv7,
     s6,
     shared_attention,
@@ -62,6 +63,7 @@ from edgedec.spec import (
     Moe,
     Opaque,
     PowerLaw,
+    PreRouter,
     Rwkv7,
     SharedAttention,
     Ssm,
@@ -73,7 +75,7 @@ __all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = (
     *("altup", "attention", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "mlp", "moe"),
-    *("power_law", "rwkv7", "s6", "shared_attention", "ssm"),
+    *("power_law", "pre_router", "rwkv7", "s6", "shared_attention", "ssm"),
 )
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
 _VOCAB_CHUNK = 8192
@@ -217,6 +219,9 @@ class Reference:
             case LatentAttention():
                 scales = self._scales.get(w.number)
                 return latent.run(block, w, x, rows, cache, spans[w.number], scales, view)
+            case PreRouter():
+                scales, own = self._scales.get(w.number), self._looked_up(w.number, rows)
+                return np.zeros_like(x), *pre_router.run(block, w, own, rows, cache, spans[w.number], scales, view)
             case Attention():
                 scales = self._scales.get(w.number)
                 return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)
@@ -233,7 +238,7 @@ class Reference:
             case Mlp():
                 return mlp.run(block, w, x), None, None
             case Moe():
-                return moe.run(block, w, x), None, None
+                return moe.run(block, w, x, cache.experts.of(block.given_by, rows) if block.given else None), None, None
             case Ssm():
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
             case S6():

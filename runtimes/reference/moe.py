@@ -10,9 +10,9 @@ from edgedec.spec import Moe
 from edgedec.spec.moe import ALPHA, LIMIT, level_name
 
 
-def run(block: Moe, w: BlockWeights, x: Array) -> Array:
-    """f(norm(x)) [n, hidden] of x [n, hidden]."""
-    experts, weights = experts_of(block, w, x)
+def run(block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None = None) -> Array:
+    """f(norm(x)) [n, hidden] of x [n, hidden]; given [n]: the rows' experts, where another block chooses them."""
+    experts, weights = experts_of(block, w, x, given)
     x = w.norm(x, block.norm)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
@@ -23,8 +23,12 @@ def run(block: Moe, w: BlockWeights, x: Array) -> Array:
     return y + _shared(block, w, x) if block.shared_size else y
 
 
-def experts_of(block: Moe, w: BlockWeights, x: Array) -> tuple[NDArray[np.int64], Array]:
-    """As `route`: of the state [n, hidden], by whatever router."""
+def experts_of(
+    block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], Array]:
+    """As `route`: of the state [n, hidden], by whatever router, or as they are given."""
+    if given is not None:
+        return given[:, None], np.ones((len(given), 1), np.float32)
     read, logits = read_by_router(block, w, x)
     if block.router == "relu":
         return rectified(block, logits, w.get("score_norm"), w.spec.norm_eps)

@@ -116,7 +116,7 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> 
     """What block b adds to x. seen: what later blocks read of the embedding and of earlier blocks."""
     block = spec.blocks[b]
     kinds = (channel_mix, conv, delta, latent, mlp, ssm)
-    inner = normed(spec, block.norm, get, "norm", x)
+    inner = x if block.kind == "pre_router" else normed(spec, block.norm, get, "norm", x)
     if isinstance(block, SharedAttention):
         y = shared_attention(spec, block, get, inner, seen)
     elif isinstance(block, Lookup):
@@ -130,13 +130,26 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> 
         y, seen[b] = s6(spec, block, get, inner)
     elif block.kind == "rwkv7":
         y, seen[b] = rwkv7(spec, block, get, inner, seen)
+    elif block.kind == "pre_router":
+        y, seen[b] = np.zeros_like(x), pre_routed(spec, b, get, seen)
     elif block.kind == "attention":
         y, *seen[b] = attention(spec, block, get, inner)
     elif block.kind == "moe":
-        y = moe(spec, block, get, inner, norm(x, get("router_norm"), spec.norm_eps) if block.router_norm else inner)
+        read = norm(x, get("router_norm"), spec.norm_eps) if block.router_norm else inner
+        y = moe(spec, block, get, inner, read, seen[block.given_by] if block.given else None)
     else:
         y = {kind.__name__: kind for kind in kinds}[block.kind](spec, block, get, inner)
     return normed(spec, block.post_norm, get, "post_norm", y)
+
+
+def pre_routed(spec: ModelSpec, b: int, get: Get, seen: dict[Any, Any]) -> Array:
+    """The expert of each token."""
+    part = spec.lookups[b]
+    e = seen["table"]("lookup")[seen["tokens"]][:, part.start : part.stop]
+    e = e + attention(spec, spec.blocks[b], get, norm(e, get("norm"), spec.norm_eps))[0]
+    inner = act(norm(e, get("up_norm"), spec.norm_eps) @ get("up").T + get("up_bias"), "silu")
+    e = e + inner @ get("down").T + get("down_bias")
+    return np.argmax(norm(e, get("out_norm"), spec.norm_eps) @ get("router").T + get("router_bias"), axis=1)
 
 
 def lookup(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> Array:
@@ -286,16 +299,17 @@ def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
     return inner @ get("down").T + (get("down_bias") if block.bias else 0.0)
 
 
-def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array) -> Array:
-    """One row at a time, one expert at a time. routed: what the router reads."""
+def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array, given: Array | None) -> Array:
+    """One row at a time, one expert at a time. routed: what the router reads; given: the experts of the rows."""
     hidden, out = x.shape[1], np.zeros_like(x)
 
     def activated(up: Array) -> Array:
         return gated(up[None], block.activation)[0] if block.gated else act(up, block.activation)
 
-    biased = routed @ get("router").T + (get("router_logit_bias") if block.logit_bias else 0.0)
-    for row, logits in enumerate(biased):
+    biased = np.zeros((len(x), block.n_experts)) if block.given else routed @ get("router").T
+    for row, logits in enumerate(biased + (get("router_logit_bias") if block.logit_bias else 0.0)):
         chosen, weights = rectified(spec, get, logits) if block.router == "relu" else chosen_experts(block, get, logits)
+        chosen, weights = (chosen, weights) if given is None else (given[row : row + 1], np.ones(1))
         protected = block.protect_from and np.abs(routed[row]).sum() >= block.protect_from
         if block.drop_below and weights[-1] / weights[0] < block.drop_below and not protected:
             chosen, weights = chosen[:-1], weights[:-1]

@@ -21,6 +21,7 @@ from edgedec.spec import (
     ModelSpec,
     Moe,
     PowerLaw,
+    PreRouter,
     Rope,
     Rwkv7,
     SharedAttention,
@@ -51,6 +52,7 @@ _GLOBAL = Attention(4, 1, 48, 0.15, qk_norm="head", v_norm=True, post_norm="rms"
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _PLAIN = replace(_MOE, gated=False)
 _RELU = replace(_PLAIN, n_experts=10, top_k=10, router="relu", normalize=False)
+_GIVEN = replace(_MOE, n_experts=5, top_k=1, router="given", normalize=False, given_by=0)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
 
@@ -140,6 +142,12 @@ MODELS: dict[str, ModelSpec] = {
         (_HEADS, _RELU),
         (_HEADS, replace(_RELU, logit_bias=True, scale=1.5, activation="relu2", post_norm="rms")),
         (_HEADS, replace(_MOE, n_experts=3, top_k=3, router="relu", normalize=False, shared_size=24)),
+    ),
+    "experts chosen before the layers": _spec(
+        "experts chosen before the layers",
+        (PreRouter(4, 4, 16, 1.0, rope=1, n_experts=5), _HEADS, _GIVEN),
+        (replace(_HEADS, window=7), replace(_GIVEN, inner_size=24, shared_size=32, post_norm="rms")),
+        (_HEADS, replace(_GIVEN, gated=False, shared_size=16, shared_gate=True)),
     ),
     "latent": _spec(
         "latent",
