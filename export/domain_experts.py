@@ -97,7 +97,7 @@ def split_spec(dense: ModelSpec, experts: DomainExperts) -> ModelSpec:
 
 def _mixture(block: Mlp, selected: Masks) -> Moe:
     shared, n = len(stored_shared(selected)), len(selected)
-    sizes = {"inner_size": int(selected[0].sum()) - shared, "shared_size": shared, "gated": block.gated}
+    sizes: dict[str, Any] = {"inner_size": int(selected[0].sum()) - shared, "shared_size": shared, "gated": block.gated}
     norms = {
         name: getattr(block, name) for name in ("activation", "norm", "post_norm", "after", "branch", "state_scale")
     }

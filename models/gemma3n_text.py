@@ -92,7 +92,10 @@ def _rest(r: ConfigReader, n: int) -> list[tuple[Laurel, Mlp, Lookup]]:
     ]
 
 
-_ROUTER = {"router_norm": ("altup.router_norm.weight",), "router": ("altup.modality_router.weight",)}
+_ROUTER: dict[str, tuple[str | Part, ...]] = {
+    "router_norm": ("altup.router_norm.weight",),
+    "router": ("altup.modality_router.weight",),
+}
 GEMMA3N: Names = {
     **GEMMA4,
     "altup": _ROUTER | {"coefs": ("altup.prediction_coefs.weight",)},

@@ -109,8 +109,15 @@ def shared_with(r: ConfigReader, slides: Sequence[bool], usual: int = 0) -> list
 def reading(block: Attention, owner: int) -> SharedAttention:
     """The same attention over the slots of block `owner`."""
     sizes = (block.n_heads, block.n_kv_heads, block.head_dim, block.scale, block.rope, block.window)
-    more = {"q_bias": block.qkv_bias, "o_bias": block.o_bias, "branch": block.branch}
-    return SharedAttention(owner, *sizes, qk_norm="head", post_norm="rms", **more)
+    return SharedAttention(
+        owner,
+        *sizes,
+        qk_norm="head",
+        post_norm="rms",
+        q_bias=block.qkv_bias,
+        o_bias=block.o_bias,
+        branch=block.branch,
+    )
 
 
 def _after(r: ConfigReader, n: int, shared: Sequence[int | None]) -> list[tuple[Block, ...]]:

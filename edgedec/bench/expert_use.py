@@ -93,9 +93,15 @@ def expert_use(
             tokens[b].append(used.mean(axis=1))
             chunks[b].append(used[:whole].reshape(-1, size, facts.n_experts).any(axis=1).mean(axis=1))
         progress(min(at + window, len(ids)), len(ids))
-    mean = {b: [float(np.concatenate(part[b]).mean()) for part in (tokens, chunks)] for b in blocks}
-    uses = {b: BlockUse(facts.n_experts, *mean[b], expert_bytes(bundle, b)) for b, facts in blocks.items()}
+    uses = {
+        b: BlockUse(facts.n_experts, _mean(tokens[b]), _mean(chunks[b]), expert_bytes(bundle, b))
+        for b, facts in blocks.items()
+    }
     return ExpertUse(len(ids), size, uses)
+
+
+def _mean(parts: Sequence[NDArray[np.float64]]) -> float:
+    return float(np.concatenate(parts).mean())
 
 
 def used_by(experts: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

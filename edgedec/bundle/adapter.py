@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.spec import OUTER, ModelSpec, Moe
+from edgedec.spec import OUTER, ModelSpec, Moe, PreRouter
 from edgedec.spec.moe import level_name
 from edgedec.storage.arrays import read_arrays, write_arrays
 
@@ -79,7 +79,7 @@ def adaptable(spec: ModelSpec) -> frozenset[str]:
     }
     projections = {f"blocks.{b}.{name}" for b, block in spec.altups.items() for name in block.projections}
     routers = {
-        name for b, block in enumerate(spec.blocks) if block.kind == "pre_router" for name in spec.block_tensors(b)
+        name for b, block in enumerate(spec.blocks) if isinstance(block, PreRouter) for name in spec.block_tensors(b)
     }
     return spec.matrices - experts - projections - routers - OUTER
 

@@ -103,8 +103,9 @@ def _rounds(made: Any, domains: list[Path], encode: Any, how: ExpertFlags, key: 
 
     training, loop = (export_module(name, "train-experts", "train") for name in ("experts_train", "training_loop"))
     place, threads = training.Place(), how.threads or available_cores()
-    stages = (("router", training.RouterTrainer, how.router_steps, how.router_rate),)
-    stages += (("model", training.ModelTrainer, how.model_steps, how.rate),) if how.model_steps else ()
+    stages = [("router", training.RouterTrainer, how.router_steps, how.router_rate)]
+    if how.model_steps:
+        stages.append(("model", training.ModelTrainer, how.model_steps, how.rate))
     for number in range(how.rounds):
         for name, trainer, steps, rate in stages:
             highest = rate * training.ROUND_FACTOR**number

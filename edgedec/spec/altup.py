@@ -86,6 +86,6 @@ def check_streams(spec: ModelSpec, where: str) -> None:
         if b > 0 and spec.blocks[b - 1].branch:
             raise BundleCorrupt(f"{where}.blocks[{b}]: an altup block beside another")
     for b in spec.lookups:
-        block = spec.blocks[b]
-        if isinstance(block, Lookup) and block.streams and spec.width(b) == spec.hidden_size:
+        lookup = spec.blocks[b]
+        if isinstance(lookup, Lookup) and lookup.streams and spec.width(b) == spec.hidden_size:
             raise BundleCorrupt(f"{where}.blocks[{b}].streams: the state has none here")

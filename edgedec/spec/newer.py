@@ -55,7 +55,9 @@ NEWER = (
 _KINDS = frozenset(
     (
         *("altup", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "pre_router"),
-        "rwkv7", "s6", "shared_attention",
+        "rwkv7",
+        "s6",
+        "shared_attention",
     )
 )
 
