@@ -249,11 +249,8 @@ class ModelSpec:
         check_encoder(self, where)
         check_branches(self, where)
         check_shared(self, where)
-        check_lookups(self, where)
-        check_rwkv(self, where)
-        check_memories(self, where)
-        check_streams(self, where)
-        check_given(self, where)
+        for check in (check_lookups, check_rwkv, check_memories, check_streams, check_given):
+            check(self, where)
         return self
 
     def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -78,6 +78,9 @@ KINDS = (
     *("power_law", "pre_router", "rwkv7", "s6", "shared_attention", "ssm"),
 )
 FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
+_OF_STATES: dict[type, Callable[..., Array]] = {
+    **{Ssm: ssm.run, S6: s6.run, Conv: conv.run, Delta: delta.run, ChannelMix: rwkv7.channel_mix},
+}
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
 
@@ -239,22 +242,14 @@ class Reference:
                 return mlp.run(block, w, x), None, None
             case Moe():
                 return moe.run(block, w, x, cache.experts.of(block.given_by, rows) if block.given else None), None, None
-            case Ssm():
-                return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
-            case S6():
-                return s6.run(block, w, x, rows, cache.state(w.number)), None, None
             case Gmu():
                 return gmu.run(block, w, x, cache.state(block.values_of).values(rows, block.values_of)), None, None
-            case Conv():
-                return conv.run(block, w, x, rows, cache.state(w.number)), None, None
-            case Delta():
-                return delta.run(block, w, x, rows, cache.state(w.number)), None, None
             case Rwkv7():
                 owner = block.values_of
                 first = None if owner is None else cache.state(owner).values(rows, owner)
                 return rwkv7.run(block, w, x, rows, cache.state(w.number), first), None, None
-            case ChannelMix():
-                return rwkv7.channel_mix(block, w, x, rows, cache.state(w.number)), None, None
+            case Ssm() | S6() | Conv() | Delta() | ChannelMix():
+                return _OF_STATES[type(block)](block, w, x, rows, cache.state(w.number)), None, None
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

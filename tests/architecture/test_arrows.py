@@ -89,6 +89,7 @@ _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
     *("row_training", "recovery", "subwords", "latent_train", "latent_grpo"),
+    *("experts_train", "pre_router_net"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
     *("adam8", "passes._binary", "passes._soft", "passes._windows", "sparse_experts"),
 )

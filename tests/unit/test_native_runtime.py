@@ -19,7 +19,7 @@ import edgedec
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
-from edgedec.kernels.cpu import codes, loader, structs
+from edgedec.kernels.cpu import codes, draft_structs, loader, structs
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -487,18 +487,18 @@ MIRROR = {
     "ed_step_settings": structs.StepSettingsStruct,
     "ed_step_result": structs.StepResultStruct,
     "ed_steps": structs.StepsStruct,
-    "ed_drafter_options": structs.DrafterOptionsStruct,
-    "ed_verified": structs.VerifiedStruct,
-    "ed_calibration": structs.CalibrationStruct,
-    "ed_proposal": structs.ProposalStruct,
-    "ed_watch": structs.WatchStruct,
-    "ed_draft_tree": structs.DraftTreeStruct,
+    "ed_drafter_options": draft_structs.DrafterOptionsStruct,
+    "ed_verified": draft_structs.VerifiedStruct,
+    "ed_calibration": draft_structs.CalibrationStruct,
+    "ed_proposal": draft_structs.ProposalStruct,
+    "ed_watch": draft_structs.WatchStruct,
+    "ed_draft_tree": draft_structs.DraftTreeStruct,
     "ed_means": Means,
     "ed_experience": ExperienceStruct,
     "ed_record": DrafterRecord,
     "ed_bank": Bank,
     "ed_account": TextAccount,
-    "ed_governor": structs.GovernorStruct,
+    "ed_governor": draft_structs.GovernorStruct,
 }
 
 

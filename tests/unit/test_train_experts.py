@@ -30,11 +30,11 @@ import torch
 from edgedec.export.domain_experts import FILE, own_of_each, read_experts, stored_shared
 from edgedec.export.experts_train import (
     DomainNet,
+    DomainSplit,
     DomainStream,
     ModelTrainer,
     Place,
     RouterTrainer,
-    Split,
     StagePlan,
     rows_of,
     split,
@@ -75,7 +75,7 @@ def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def made_of(checkpoint: Path, domains: list[Path]) -> Split:
+def made_of(checkpoint: Path, domains: list[Path]) -> DomainSplit:
     return split(DomainNet(checkpoint), domains, encode, 300, 30, 0, (16, 2))
 
 
