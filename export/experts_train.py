@@ -152,7 +152,7 @@ class DomainNet:
 
 
 @dataclass
-class Split:
+class DomainSplit:
     """A network, its domains' neurons and its router."""
 
     net: DomainNet
@@ -174,7 +174,9 @@ class Split:
         save_file({"selected": torch.from_numpy(self.selected).half(), **tensors}, out / FILE, metadata(self.facts()))
 
 
-def split(net: DomainNet, files: list[Path], encode: Encode, tokens: int, length: int, seed: int, sizes: Any) -> Split:
+def split(
+    net: DomainNet, files: list[Path], encode: Encode, tokens: int, length: int, seed: int, sizes: Any
+) -> DomainSplit:
     """Choose the neurons of each domain from so many tokens of its texts. sizes: the router's values and heads."""
     check_router(net, *sizes)
     found = [net.activity(rows_of(path, encode, tokens, length, seed)) for path in files]
@@ -186,7 +188,7 @@ def split(net: DomainNet, files: list[Path], encode: Encode, tokens: int, length
     embeddings = net.model.get_input_embeddings().weight.detach()
     router = RouterNet(embeddings, size, heads, len(files), net.theta, net.spec.norm_eps)
     net.selected = torch.from_numpy(selected).float()
-    return Split(net, selected, router, tuple(path.stem for path in files))
+    return DomainSplit(net, selected, router, tuple(path.stem for path in files))
 
 
 def check_router(net: DomainNet, size: int, heads: int) -> None:
@@ -208,7 +210,7 @@ class _StageTrainer(RowTrainer):
     command = "train-experts"
     rows = DomainStream
 
-    def __init__(self, made: Split, files: list[Path], encode: Encode, plan: StagePlan, place: Place) -> None:
+    def __init__(self, made: DomainSplit, files: list[Path], encode: Encode, plan: StagePlan, place: Place) -> None:
         super().__init__(files, encode, plan, least=1)
         self.split = made
         now = self.stream.place
@@ -267,7 +269,7 @@ class DomainQuality:
     own: float
 
 
-def measure(made: Split, files: list[Path], encode: Encode, length: int, seed: int) -> dict[str, DomainQuality]:
+def measure(made: DomainSplit, files: list[Path], encode: Encode, length: int, seed: int) -> dict[str, DomainQuality]:
     """The quality by domain."""
     found, draw = dict[str, DomainQuality](), torch.Generator().manual_seed(seed)
     for number, (name, path) in enumerate(zip(made.names, files, strict=True)):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.kernels.cpu import drafting, library, structs
+from edgedec.kernels.cpu import drafting, drafting_structs, library
 from edgedec.runtime import Calibrated, DraftingParts, Rows, TableRows, TableSettings, WatchPrices
 from edgedec.runtimes._native_cache import address
 from edgedec.runtimes._native_govern import NativeGovernor
@@ -78,7 +78,7 @@ class _Tree(threading.local):
 
     def __init__(self) -> None:
         self.ids, self.floats = np.zeros((4, _ROOM), np.int32), np.zeros((2, _ROOM))
-        self.struct = structs.DraftTreeStruct(*map(address, (*self.ids, *self.floats)), room=_ROOM)
+        self.struct = drafting_structs.DraftTreeStruct(*map(address, (*self.ids, *self.floats)), room=_ROOM)
         self.pointer = ctypes.byref(self.struct)
 
 
@@ -98,10 +98,10 @@ class NativeDraftGroup:
         self._keep = [array for c in calibrations for array in (c.hits, c.tests, c.estimates)]
         self.calibrations = _array(c_void_p, 3 * len(calibrations))(*map(address, self._keep))
         self.seconds = np.zeros(n)
-        self._asked = structs.ProposalStruct(
+        self._asked = drafting_structs.ProposalStruct(
             estimates=ctypes.addressof(self.calibrations), seconds=address(self.seconds)
         )
-        self._seen, self._watch = structs.VerifiedStruct(), structs.WatchStruct()
+        self._seen, self._watch = drafting_structs.VerifiedStruct(), drafting_structs.WatchStruct()
         self._pointers = tuple(map(ctypes.byref, (self._asked, self._seen, self._watch)))
         self._forget()
 
@@ -234,7 +234,7 @@ class NativeDraftGroup:
 
 def make_table(settings: TableSettings) -> NativeDraftTable | None:
     """A drafter with empty tables; None if the library has none for these settings."""
-    options = structs.DrafterOptionsStruct(
+    options = drafting_structs.DrafterOptionsStruct(
         drafting.KINDS[settings.kind],
         settings.vocab,
         settings.nodes,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.kernels.cpu.structs import GovernorStruct
+from edgedec.kernels.cpu.drafting_structs import GovernorStruct
 from edgedec.runtime import SILENT, StepCosts, StepCounts
 from edgedec.runtimes._native_cache import address
 

@@ -75,10 +75,9 @@ OUTER = frozenset(("embed", "head", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
 _Slotted = Attention | LatentAttention | PowerLaw | PreRouter | SharedAttention
-_Keeping = _Slotted | ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
-Block = _Keeping | AltUp | Gmu | Laurel | Lookup | Mlp | Moe | Opaque
 # Blocks that keep a state of fixed size: the last inputs of a convolution, and a matrix a head.
 Stateful = ChannelMix | Conv | Delta | Rwkv7 | S6 | Ssm
+Block = _Slotted | Stateful | AltUp | Gmu | Laurel | Lookup | Mlp | Moe | Opaque
 
 
 def scales_state(block: Block) -> bool:
@@ -140,8 +139,7 @@ class ModelSpec:
 
     @cached_property
     def owners(self) -> dict[int, int]:
-        """For each block that reads what an earlier one kept of the same rows, slots, values or experts, the number of
-        that one."""
+        """Of each block that reads what an earlier one kept of its rows (slots, values, experts), that one's number."""
         values = {b: block.values_of for b, block in enumerate(self.blocks) if isinstance(block, Gmu | Rwkv7)}
         slots = {b: block.slots_of for b, block in self.shared.items()}
         given = {b: block.given_by for b, block in enumerate(self.blocks) if isinstance(block, Moe) and block.given}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import POINTER, c_int, c_int64, c_uint32, c_void_p
 from typing import Any
 
-from edgedec.kernels.cpu.structs import (
+from edgedec.kernels.cpu.drafting_structs import (
     DrafterOptionsStruct,
     DraftTreeStruct,
     ProposalStruct,

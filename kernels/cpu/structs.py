@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from struct import Struct
 from typing import Any
 
 
-def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+def fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
     """Fields in order, from (type, names) groups."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-class _Struct(ctypes.Structure):
+class MirrorStruct(ctypes.Structure):
     """Checked against `api.h` by a test: same names, same order."""
 
 
-class TensorStruct(_Struct):
-    _fields_ = _fields((c_int32, "format layout n k block offsets"), (c_void_p, "data scales zeros"))
+class TensorStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "format layout n k block offsets"), (c_void_p, "data scales zeros"))
 
 
-class NormStruct(_Struct):
-    _fields_ = _fields((c_int32, "kind reserved"), (c_void_p, "weight bias"))
+class NormStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "kind reserved"), (c_void_p, "weight bias"))
 
 
-class AttentionStruct(_Struct):
-    _fields_ = _fields(
+class AttentionStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "heads kv_heads head_dim rope window sinks qk_norm distances"),
         (c_float, "scale softcap"),
         (TensorStruct, "qkv o"),
@@ -43,8 +43,8 @@ class AttentionStruct(_Struct):
     )
 
 
-class MlpStruct(_Struct):
-    _fields_ = _fields(
+class MlpStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "inner gated activation reserved"),
         (TensorStruct, "up down"),
         (c_void_p, "up_bias down_bias"),
@@ -53,8 +53,8 @@ class MlpStruct(_Struct):
     )
 
 
-class MoeStruct(_Struct):
-    _fields_ = _fields(
+class MoeStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "experts top_k inner activation router normalize shared_inner groups"),
         (c_float, "scale"),
         (c_int32, "top_groups plain"),
@@ -66,8 +66,8 @@ class MoeStruct(_Struct):
     )
 
 
-class SsmStruct(_Struct):
-    _fields_ = _fields(
+class SsmStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "heads head_dim state_size groups conv_size norm_groups"),
         (c_float, "dt_min dt_max"),
         (TensorStruct, "in_proj out_proj"),
@@ -75,16 +75,16 @@ class SsmStruct(_Struct):
     )
 
 
-class ConvStruct(_Struct):
-    _fields_ = _fields(
+class ConvStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "channels conv_size"),
         (TensorStruct, "in_proj out_proj"),
         (c_void_p, "in_proj_bias out_proj_bias conv conv_bias"),
     )
 
 
-class DeltaStruct(_Struct):
-    _fields_ = _fields(
+class DeltaStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "heads head_dim key_dim groups conv_size decays rank sigmoid"),
         (c_float, "beta_scale eps"),
         (TensorStruct, "in_proj out_proj gate_up decay_up"),
@@ -92,12 +92,12 @@ class DeltaStruct(_Struct):
     )
 
 
-class PowerLawStruct(_Struct):
-    _fields_ = _fields((NormStruct, "entry attention output"), (c_void_p, "curvature"))
+class PowerLawStruct(MirrorStruct):
+    _fields_ = fields((NormStruct, "entry attention output"), (c_void_p, "curvature"))
 
 
-class LatentStruct(_Struct):
-    _fields_ = _fields(
+class LatentStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "rank rope_dim nope_dim v_dim q_rank"),
         (c_float, "inner_eps"),
         (TensorStruct, "q_a q kv_a k_up v_up"),
@@ -105,8 +105,8 @@ class LatentStruct(_Struct):
     )
 
 
-class S6Struct(_Struct):
-    _fields_ = _fields(
+class S6Struct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "inner state_size dt_rank conv_size part_norm"),
         (c_float, "part_eps"),
         (c_int32, "keeps reserved"),
@@ -115,16 +115,16 @@ class S6Struct(_Struct):
     )
 
 
-class LookupStruct(_Struct):
-    _fields_ = _fields(
+class LookupStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "size first activation streams"),
         (TensorStruct, "gate context out"),
         (c_void_p, "context_norm input_scale"),
     )
 
 
-class Rwkv7Struct(_Struct):
-    _fields_ = _fields(
+class Rwkv7Struct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "heads head_dim key_dim"),
         (c_float, "eps"),
         (TensorStruct, "r k v o decay_down decay_up rate_down rate_up gate_down gate_up value_down value_up"),
@@ -132,36 +132,36 @@ class Rwkv7Struct(_Struct):
     )
 
 
-class ChannelMixStruct(_Struct):
-    _fields_ = _fields((TensorStruct, "up down"), (c_void_p, "mix"))
+class ChannelMixStruct(MirrorStruct):
+    _fields_ = fields((TensorStruct, "up down"), (c_void_p, "mix"))
 
 
-class GmuStruct(_Struct):
-    _fields_ = _fields((c_int32, "inner reserved"), (TensorStruct, "gate out"), (c_void_p, "gate_bias out_bias"))
+class GmuStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "inner reserved"), (TensorStruct, "gate out"), (c_void_p, "gate_bias out_bias"))
 
 
-class AltUpStruct(_Struct):
-    _fields_ = _fields(
+class AltUpStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "step streams active reserved"), (TensorStruct, "router"), (c_void_p, "projections router_norm coefs")
     )
 
 
-class LaurelStruct(_Struct):
-    _fields_ = _fields((c_int32, "rank reserved"), (TensorStruct, "left right"), (c_void_p, "low_norm"))
+class LaurelStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "rank reserved"), (TensorStruct, "left right"), (c_void_p, "low_norm"))
 
 
-class PreRouterStruct(_Struct):
-    _fields_ = _fields(
+class PreRouterStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "experts first"),
         (TensorStruct, "up down router"),
         (c_void_p, "up_bias down_bias router_bias up_norm out_norm"),
     )
 
 
-class BlockStruct(_Struct):
+class BlockStruct(MirrorStruct):
     _fields_ = [
-        *_fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
-        *_fields((c_void_p, "state_scale"), (c_int32, "slots_of values_of")),
+        *fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
+        *fields((c_void_p, "state_scale"), (c_int32, "slots_of values_of")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
         ("moe", POINTER(MoeStruct)),
@@ -181,12 +181,12 @@ class BlockStruct(_Struct):
     ]
 
 
-class RopeStruct(_Struct):
-    _fields_ = _fields((c_void_p, "cos sin"), (c_int32, "pairs positions"))
+class RopeStruct(MirrorStruct):
+    _fields_ = fields((c_void_p, "cos sin"), (c_int32, "pairs positions"))
 
 
-class ModelStruct(_Struct):
-    _fields_ = _fields(
+class ModelStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "vocab hidden n_blocks n_ropes"),
         (c_float, "norm_eps final_softcap embed_scale"),
         (c_int32, "texts"),
@@ -204,50 +204,50 @@ class ModelStruct(_Struct):
 LORA_PARTS = 12  # places of a block in an adapter (`ED_LORA_PARTS`)
 
 
-class LoraStruct(_Struct):
-    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b route"))
+class LoraStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b route"))
 
 
-class RouteStruct(_Struct):
-    _fields_ = _fields((c_int32, "parts adapters"), (c_void_p, "gates first count loras"))
+class RouteStruct(MirrorStruct):
+    _fields_ = fields((c_int32, "parts adapters"), (c_void_p, "gates first count loras"))
 
 
-class AdapterStruct(_Struct):
+class AdapterStruct(MirrorStruct):
     _fields_ = [("parts", POINTER(LoraStruct))]
 
 
-class ViewStruct(_Struct):
-    _fields_ = _fields(
+class ViewStruct(MirrorStruct):
+    _fields_ = fields(
         (c_int32, "group striped"),
         (c_float, "theta"),
         (c_void_p, "sinks recent pages chosen_ends chosen slot_ends slots runs"),
     )
 
 
-class ReadoutStruct(_Struct):
-    _fields_ = _fields((TensorStruct, "head"), (c_void_p, "ids"))
+class ReadoutStruct(MirrorStruct):
+    _fields_ = fields((TensorStruct, "head"), (c_void_p, "ids"))
 
 
-class SamplingStruct(_Struct):
-    _fields_ = _fields(
+class SamplingStruct(MirrorStruct):
+    _fields_ = fields(
         (c_double, "temperature top_p min_p repetition presence frequency"),
         (c_int32, "top_k n_bias"),
         (c_void_p, "bias_ids bias"),
     )
 
 
-class StepSettingsStruct(_Struct):
-    _fields_ = _fields((c_void_p, "cache sampler adapter random random_state ends"), (c_int32, "n_ends vocab"))
+class StepSettingsStruct(MirrorStruct):
+    _fields_ = fields((c_void_p, "cache sampler adapter random random_state ends"), (c_int32, "n_ends vocab"))
 
 
-class StepResultStruct(_Struct):
-    _fields_ = _fields(
+class StepResultStruct(MirrorStruct):
+    _fields_ = fields(
         (c_void_p, "path picked"), (c_int64, "numbers"), (c_double, "at"), (c_int32, "accepted undecided")
     )
 
 
-class StepsStruct(_Struct):
-    _fields_ = _fields(
+class StepsStruct(MirrorStruct):
+    _fields_ = fields(
         (c_void_p, "engine steps others tokens"),
         (c_double, "seconds spent"),
         (c_int64, "rows cells"),
@@ -256,53 +256,10 @@ class StepsStruct(_Struct):
     address = 0
 
 
-class DrafterOptionsStruct(_Struct):
-    _fields_ = _fields((c_int32, "kind vocab nodes k ngram length"), (c_double, "rate explore"))
-
-
-class VerifiedStruct(_Struct):
-    _fields_ = _fields((c_void_p, "tokens parents top_ids top_scores picked path"), (c_int32, "rows root top accepted"))
-
-
-class CalibrationStruct(_Struct):
-    _fields_ = _fields((c_void_p, "hits tests estimates"))
-
-
-class ProposalStruct(_Struct):
-    _fields_ = _fields(
-        (c_void_p, "more estimates seconds"),
-        (c_double, "least"),
-        (c_int32, "n_more prompt nodes"),
-        (c_uint32, "enabled"),
-    )
-
-
-class WatchStruct(_Struct):
-    _fields_ = _fields((c_void_p, "seconds"), (c_double, "text each trust first"), (c_int32, "most nodes"))
-
-
-class GovernorStruct(_Struct):
-    _fields_ = _fields(
-        (c_void_p, "drafting calibrations drafter_seconds proposed accepted bank account record shared seconds"),
-        (c_double, "per_cell plain draft least"),
-        (c_void_p, "took"),
-        (c_int64, "left length"),
-        (c_uint32, "enabled"),
-        (c_int32, "most sequences limit top prompt named largest capacity after ties"),
-        (c_double, "spent expected"),
-        (c_int64, "steps drafted came"),
-        (c_void_p, "sizes silent"),
-    )
-
-
-class DraftTreeStruct(_Struct):
-    _fields_ = _fields((c_void_p, "tokens parents order by p chances"), (c_int32, "room n"))
-
-
-class SequenceRows(_Struct):
+class SequenceRows(MirrorStruct):
     """One sequence of a call. Calls pack it (`pack_sequence`), which is faster than setting fields."""
 
-    _fields_ = _fields(
+    _fields_ = fields(
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
         (

@@ -212,22 +212,18 @@ class Reference:
         spans: dict[int, tuple[int, int]],
         view: View | None,
     ) -> tuple[Array, Array | None, Array | None]:
+        scales, span = self._scales.get(w.number), spans.get(w.number, (0, 0))
         match block:
             case PowerLaw():
-                scales = self._scales.get(w.number)
-                return power_law.run(block, w, x, rows, cache, spans[w.number], scales, view)
+                return power_law.run(block, w, x, rows, cache, span, scales, view)
             case LatentAttention():
-                scales = self._scales.get(w.number)
-                return latent.run(block, w, x, rows, cache, spans[w.number], scales, view)
+                return latent.run(block, w, x, rows, cache, span, scales, view)
             case PreRouter():
-                scales, own = self._scales.get(w.number), self._looked_up(w.number, rows)
-                return np.zeros_like(x), *pre_router.run(block, w, own, rows, cache, spans[w.number], scales, view)
+                return pre_router.run(block, w, x, self._looked_up(w.number, rows), rows, cache, span, scales, view)
             case Attention():
-                scales = self._scales.get(w.number)
-                return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)
+                return attention.run(block, w, x, embedding, rows, cache, span, scales, view)
             case SharedAttention():
-                scales = self._scales.get(block.slots_of)
-                return shared_attention.run(block, w, x, rows, cache, scales), None, None
+                return shared_attention.run(block, w, x, rows, cache, self._scales.get(block.slots_of)), None, None
             case Lookup():
                 assert embedding is not None
                 return lookup.run(block, w, x, embedding, self._looked_up(w.number, rows)), None, None
@@ -250,8 +246,7 @@ class Reference:
             case Delta():
                 return delta.run(block, w, x, rows, cache.state(w.number)), None, None
             case Rwkv7():
-                owner = block.values_of
-                first = None if owner is None else cache.state(owner).values(rows, owner)
+                first = None if (of := block.values_of) is None else cache.state(of).values(rows, of)
                 return rwkv7.run(block, w, x, rows, cache.state(w.number), first), None, None
             case ChannelMix():
                 return rwkv7.channel_mix(block, w, x, rows, cache.state(w.number)), None, None

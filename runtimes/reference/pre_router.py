@@ -14,18 +14,19 @@ from edgedec.spec import PreRouter
 def run(
     block: PreRouter,
     w: BlockWeights,
+    x: Array,
     own: Array,
     rows: Rows,
     cache: HostCache,
     span: tuple[int, int],
     scales: Array | None,
     view: View | None = None,
-) -> tuple[Array, Array]:
-    """Give the cache the expert of each computed row; returns the attention paid to each slot and the queries, as
-    attention does. own [count, size]: the tokens' rows of the table."""
+) -> tuple[Array, Array, Array]:
+    """Give the cache the expert of each computed row; returns what it adds to the state x, nothing, the attention paid
+    to each slot and the queries, as attention does. own [count, size]: the tokens' rows of the table."""
     added, paid, queries = attention.run(block, w, own, None, rows, cache, span, scales, view)
     cache.experts.give(w.number, rows, logits_of(w, own + added).argmax(axis=1))
-    return paid, queries
+    return np.zeros_like(x), paid, queries
 
 
 def logits_of(w: BlockWeights, x: Array) -> Array:

@@ -90,7 +90,15 @@ _TRAINERS = (
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
     *("row_training", "recovery", "subwords", "latent_train", "latent_grpo"),
     *("diffusion_start", "diffusion_train", "recipes", "unbundled"),
-    *("adam8", "passes._binary", "passes._soft", "passes._windows", "sparse_experts"),
+    *(
+        "adam8",
+        "passes._binary",
+        "passes._soft",
+        "passes._windows",
+        "sparse_experts",
+        "experts_train",
+        "pre_router_net",
+    ),
 )
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import codes, loader, structs
+from edgedec.kernels.cpu import codes, drafting_structs, loader, structs
 
 API = (Path(__file__).parents[2] / "kernels" / "cpu" / "api.h").read_text("utf-8")
 CODE = re.sub(r"//[^\n]*", "", API)
@@ -31,11 +31,11 @@ STRUCTS = {
     "step_settings": structs.StepSettingsStruct,
     "steps": structs.StepsStruct,
     "step_result": structs.StepResultStruct,
-    "drafter_options": structs.DrafterOptionsStruct,
-    "verified": structs.VerifiedStruct,
-    "calibration": structs.CalibrationStruct,
-    "proposal": structs.ProposalStruct,
-    "draft_tree": structs.DraftTreeStruct,
+    "drafter_options": drafting_structs.DrafterOptionsStruct,
+    "verified": drafting_structs.VerifiedStruct,
+    "calibration": drafting_structs.CalibrationStruct,
+    "proposal": drafting_structs.ProposalStruct,
+    "draft_tree": drafting_structs.DraftTreeStruct,
 }
 SIZES = {"int32_t": 4, "uint32_t": 4, "int64_t": 8, "float": 4, "double": 8}
 

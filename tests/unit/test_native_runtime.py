@@ -19,7 +19,7 @@ import edgedec
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
-from edgedec.kernels.cpu import codes, loader, structs
+from edgedec.kernels.cpu import codes, drafting_structs, loader, structs
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -469,11 +469,12 @@ MIRROR = {
     "ed_power_law": structs.PowerLawStruct,
     "ed_latent": structs.LatentStruct,
     "ed_lookup": structs.LookupStruct,
+    "ed_altup": structs.AltUpStruct,
+    "ed_laurel": structs.LaurelStruct,
     "ed_rwkv7": structs.Rwkv7Struct,
     "ed_channel_mix": structs.ChannelMixStruct,
     "ed_gmu": structs.GmuStruct,
-    "ed_altup": structs.AltUpStruct,
-    "ed_laurel": structs.LaurelStruct,
+    "ed_pre_router": structs.PreRouterStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,
@@ -487,18 +488,18 @@ MIRROR = {
     "ed_step_settings": structs.StepSettingsStruct,
     "ed_step_result": structs.StepResultStruct,
     "ed_steps": structs.StepsStruct,
-    "ed_drafter_options": structs.DrafterOptionsStruct,
-    "ed_verified": structs.VerifiedStruct,
-    "ed_calibration": structs.CalibrationStruct,
-    "ed_proposal": structs.ProposalStruct,
-    "ed_watch": structs.WatchStruct,
-    "ed_draft_tree": structs.DraftTreeStruct,
+    "ed_drafter_options": drafting_structs.DrafterOptionsStruct,
+    "ed_verified": drafting_structs.VerifiedStruct,
+    "ed_calibration": drafting_structs.CalibrationStruct,
+    "ed_proposal": drafting_structs.ProposalStruct,
+    "ed_watch": drafting_structs.WatchStruct,
+    "ed_draft_tree": drafting_structs.DraftTreeStruct,
     "ed_means": Means,
     "ed_experience": ExperienceStruct,
     "ed_record": DrafterRecord,
     "ed_bank": Bank,
     "ed_account": TextAccount,
-    "ed_governor": structs.GovernorStruct,
+    "ed_governor": drafting_structs.GovernorStruct,
 }
 
 
