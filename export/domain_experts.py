@@ -170,12 +170,14 @@ class ExpertSource(Checkpoint):
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
         dense = super().weights(super().spec(spec.context_length))
-        found: dict[str, Source] = {}
-        for name in spec.tensors():
-            old = _dense_name(name)
-            made = old is None or old not in dense
-            found[name] = (Part(f"{FILE}:{name}"),) if made else dense[str(old)]
-        return found
+        made = {
+            f"blocks.{b}.{name}"
+            for b, block in enumerate(spec.blocks)
+            if isinstance(block, Moe)
+            for name in block.matrices(spec.hidden_size)
+        }
+        made |= {"lookup", *spec.block_tensors(0)}
+        return {n: (Part(f"{FILE}:{n}"),) if n in made else dense[_dense_name(n)] for n in spec.tensors()}
 
     def shape(self, source: Source) -> tuple[int, ...]:
         name = source[0].name.removeprefix(f"{FILE}:")
@@ -216,9 +218,7 @@ class ExpertSource(Checkpoint):
         return self._whole[key]
 
 
-def _dense_name(name: str) -> str | None:
-    """The name of a tensor in the dense model, whose blocks are one place further down; None: it has no such."""
+def _dense_name(name: str) -> str:
+    """The name of a tensor in the dense model, whose blocks are one place further down."""
     parts = name.split(".", 2)
-    if parts[0] != "blocks":
-        return name
-    return None if parts[1] == "0" else f"blocks.{int(parts[1]) - 1}.{parts[2]}"
+    return name if parts[0] != "blocks" else f"blocks.{int(parts[1]) - 1}.{parts[2]}"

@@ -93,7 +93,7 @@ void check_expert_groups(const Fields& f, const BlockSpec& b) {
 void read_moe(Fields& f, BlockSpec& b) {
   refuse_later(f, {"gated", "jitter", "levels", "drop_below", "protect_from"});
   b.experts = size_of(f, "n_experts"), b.top_k = size_of(f, "top_k"), b.inner = size_of(f, "inner_size");
-  refuse_later(f, "router", {"relu", "sparsemixer"});
+  refuse_later(f, "router", {"given", "relu", "sparsemixer"});
   b.router = f.choice("router", "softmax softmax_topk sigmoid", 0);
   b.normalize = f.boolean("normalize", true);
   b.scale = f.number("scale", 1);
@@ -143,7 +143,7 @@ void read_delta(Fields& f, BlockSpec& b) {
 BlockSpec read_block(const Json& value, const std::string& where) {
   Fields f(value, where, EDGEDEC_CORRUPT);
   BlockSpec b;
-  refuse_later(f, "kind", {"altup", "channel_mix", "gmu", "latent", "laurel", "lookup", "power_law", "rwkv7", "s6", "shared_attention"});
+  refuse_later(f, "kind", {"altup", "channel_mix", "gmu", "latent", "laurel", "lookup", "power_law", "pre_router", "rwkv7", "s6", "shared_attention"});
   const int kind = f.choice("kind", "attention mlp moe ssm opaque conv delta");
   b.kind = kind < KIND_OPAQUE ? 1 + kind : KIND_CONV + kind - KIND_OPAQUE;
   if (b.kind == KIND_OPAQUE) {

@@ -111,6 +111,17 @@ def test_later_layers_read_what_was_chosen_before(runtime: Runtime) -> None:
     np.testing.assert_allclose(logits(run(runtime, rows, cache, blocks=upper, hidden=state)), whole, atol=2e-5)
 
 
+def test_rows_that_are_added_to_pending_ones_keep_the_experts_of_these(runtime: Runtime) -> None:
+    ids = tokens(SPEC, 12)
+    rows, cache, lower = Rows.chain(ids, 0), runtime.new_cache(16), range(3)
+    whole, states = text(runtime, ids)[1], []
+    for first, last in ((0, 5), (5, 12)):
+        part = replace(Rows.chain(ids[:last], 0), first=first)
+        states.append(run(runtime, part, cache, Outputs(hidden=(2,)), blocks=lower).hidden[2])
+    found = logits(run(runtime, rows, cache, blocks=range(3, SPEC.n_blocks), hidden=np.concatenate(states)))
+    np.testing.assert_allclose(found, whole, atol=2e-5)
+
+
 def test_rows_that_no_expert_was_chosen_for_are_refused(runtime: Runtime) -> None:
     rows, state = Rows.chain([1, 2], 0), np.ones((2, SPEC.hidden_size), np.float32)
     with pytest.raises(UsageError, match="block"):

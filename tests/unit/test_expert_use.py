@@ -90,4 +90,4 @@ def test_the_report() -> None:
     use = ExpertUse(40, 8, {1: BlockUse(10, 0.2, 0.5), 3: BlockUse(10, 0.4, 0.6)})
     report = json.loads(json.dumps(use.to_json()))
     assert report["shares"] == {"token": pytest.approx(0.3), "chunk": pytest.approx(0.55)}
-    assert report["blocks"]["3"] == {"experts": 10, "token": 0.4, "chunk": 0.6}
+    assert report["blocks"]["3"] == {"experts": 10, "token": 0.4, "chunk": 0.6, "bytes": 0}

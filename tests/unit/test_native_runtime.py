@@ -474,6 +474,7 @@ MIRROR = {
     "ed_gmu": structs.GmuStruct,
     "ed_altup": structs.AltUpStruct,
     "ed_laurel": structs.LaurelStruct,
+    "ed_pre_router": structs.PreRouterStruct,
     "ed_block": structs.BlockStruct,
     "ed_rope": structs.RopeStruct,
     "ed_model": structs.ModelStruct,

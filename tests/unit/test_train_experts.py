@@ -238,13 +238,13 @@ def test_the_experts_that_a_text_uses(trained: Path, tmp_path: Path, capsys: pyt
     assert min(each) > 0
 
 
-def refused(argv: list[Any]) -> str:
-    with pytest.raises((UsageError, CheckpointError)) as error:
-        main([str(word) for word in argv])
-    return str(error.value)
+def test_bad_input_is_refused_in_a_line(
+    checkpoint: Path, domains: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(argv: list[Any]) -> str:
+        assert main([str(word) for word in argv]) != 0
+        return capsys.readouterr().err
 
-
-def test_bad_input_is_refused_in_a_line(checkpoint: Path, domains: list[Path], tmp_path: Path) -> None:
     first, out = ["train-experts", checkpoint], ["-o", tmp_path / "out"]
     short = ["--split-tokens", 60, "--length", 30, "--router-size", 16]
     assert "two domains or more" in refused([*first, domains[0], *out])
