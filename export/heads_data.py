@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
+from edgedec.runtime.checks import check_one_stream
 from edgedec.storage.files import replacing
 
 Progress = Callable[[str, int, int], None]
@@ -67,6 +68,7 @@ def key_of(bundle: Bundle, engine: str, layer: int, pieces: Sequence[Sequence[in
 def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show: Progress) -> Data:
     """Run the model over all pieces. layer 0: hidden states after the last block, else after so many layers."""
     total, done = sum(map(len, pieces)), 0
+    check_one_stream(runtime.spec, (runtime.spec.span(0, layer or runtime.spec.n_layers)[-1],), "training of heads")
     data = Data(np.empty((total, runtime.spec.hidden_size), np.float16), *(np.empty(total, np.int64) for _ in range(3)))
     for piece in pieces:
         cache = runtime.new_cache(len(piece))

@@ -18,6 +18,7 @@ from edgedec.errors import UsageError
 from edgedec.export.exits_data import Encode, TokenStream, documents
 from edgedec.export.students import Features, StudentTarget
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
+from edgedec.runtime.checks import check_one_stream
 
 _CHUNK = 128
 _COUNTED = 4096  # documents whose tokens are counted
@@ -39,6 +40,7 @@ class FeatureStream:
         spec = runtime.spec
         self.bundle, self.runtime, self.tokens, self.device, self._anchors = bundle, runtime, tokens, device, anchors
         self._blocks = tuple(spec.span(0, layer)[-1] for layer in (*layers, spec.n_layers))
+        check_one_stream(spec, self._blocks, "training of heads")
 
     def __next__(self) -> Features:
         row, place = next(self.tokens), self.tokens.place

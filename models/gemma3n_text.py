@@ -68,7 +68,9 @@ def _attention(r: ConfigReader, slides: Sequence[bool], spans: Sequence[int | No
 def _streams(r: ConfigReader) -> tuple[AltUp, AltUp]:
     """What predicts the streams before a layer and what corrects them after it."""
     count, active = r.whole("altup_num_inputs", 4, least=2), r.whole("altup_active_idx", 0, least=0)
-    r.value("altup_coef_clip", None)  # of training: what is published is clipped
+    # Of training, for what is published is clipped; and a leftover: queries are not scaled.
+    for other in ("altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"):
+        r.value(other, None)
     return AltUp("predict", count, active), AltUp("correct", count, active)
 
 

@@ -6,7 +6,7 @@ Every runtime calls `check_calls` first, so that a wrong call is one line of Usa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -109,6 +109,17 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if call.hidden is not None:
         width = entering_width(spec, blocks, call.hidden.shape[-1])
         _check_shape("hidden", call.hidden.shape, (call.rows.count, width))
+
+
+def check_one_stream(spec: ModelSpec, blocks: Iterable[int], what: str) -> None:
+    """UsageError for a reader of the states after these blocks that takes rows of `hidden_size` values, where they have
+    streams beside them."""
+    for block in blocks:
+        if spec.width(block) != spec.hidden_size:
+            raise UsageError(
+                f"{what}: the state after block {block} of {spec.architecture} has streams beside it; "
+                f"only states after block {max(spec.altups)} are read"
+            )
 
 
 def entering_width(spec: ModelSpec, blocks: Sequence[int], found: int) -> int:

@@ -32,8 +32,8 @@ class Streams:
         return np.concatenate([x, *self._values], axis=1)
 
     def add(self, y: Array) -> None:
-        """Add y [n, hidden] to all streams but the first."""
-        self._values[1:] += y
+        """Add y [n, hidden] to all streams but the first; the state, and rows that were given, stay."""
+        self._values = np.concatenate([self._values[:1], self._values[1:] + y])
 
     def run(self, block: AltUp, w: BlockWeights, x: Array) -> Array:
         """The state after an altup block."""

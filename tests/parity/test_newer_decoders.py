@@ -1,4 +1,4 @@
-"""From a checkpoint to text by the commands: gpt-oss, latent attention, Gemma 4; int4, int8, the same with drafts."""
+"""From a checkpoint to text by the commands: gpt-oss, latent attention, Gemma 3n and 4; the same with drafts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exported(name: str, weights: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
-@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "gemma3n_text", "gemma4_text"])
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "gemma3n_active", "gemma4_text"])
 def test_drafts_change_nothing(name: str, weights: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bundle = exported(name, weights, tmp_path)
     assert Bundle.open(bundle).manifest.version == 9

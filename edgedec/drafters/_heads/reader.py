@@ -27,6 +27,7 @@ from edgedec.runtime import (
     Outputs,
     Rows,
 )
+from edgedec.runtime.checks import check_one_stream
 
 Reading = Generator[Request, Completed, CallResult]
 _NONE = Outputs()
@@ -40,6 +41,7 @@ def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
         raise UsageError(f"{path}: the bundle has no {kind} head; add one with `edgedec add-draft PATH {path}`")
     if not host.runtime.capabilities.hidden or not host.runtime.capabilities.slices:
         raise UsageError(f"drafter {kind}: the runtime {host.runtime.name} shows no states; use another engine")
+    check_one_stream(host.runtime.spec, found.features, f"drafter {kind}")
     return found
 
 

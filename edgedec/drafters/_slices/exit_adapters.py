@@ -13,6 +13,7 @@ from edgedec.drafters._networks.graphs import open_network
 from edgedec.drafters._networks.heads import HeadInterface, open_head
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden
+from edgedec.runtime.checks import check_one_stream
 
 HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 VELOCITY = "m2r2"
@@ -46,6 +47,8 @@ def adapted_layers(host: DrafterContext, choice: str) -> dict[int, str]:
 
 def open_adapter(host: DrafterContext, layer: int, kind: str | None) -> ExitAdapter | None:
     """The adapter of this kind after so many layers."""
+    if kind is not None:
+        check_one_stream(host.runtime.spec, (host.runtime.spec.span(0, layer).stop - 1,), f"adapter {kind}")
     if kind == "exit":
         head = open_head(host.bundle, HEAD)
         return ExitAdapter((host.runtime.spec.span(0, layer).stop - 1,), lambda hidden: head.run(hidden)[0])

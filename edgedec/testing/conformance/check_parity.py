@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.bundle.adapter import LoraAdapter, LowRank
+from edgedec.bundle.adapter import LoraAdapter, LowRank, adaptable
 from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, Runtime
 from edgedec.spec import LatentAttention, ModelSpec, Moe, PreRouter
 from edgedec.testing.conformance.compare import EXACT, close, logits, near, read, run, text, tokens
@@ -175,11 +175,11 @@ def drop(subject: Subject, model: str) -> None:
 
 
 def adapter(spec: ModelSpec) -> LoraAdapter:
-    """Low-rank weights for the matrices of all blocks but those of experts, of pre-routers and of latent attention."""
-    rng, matrices = np.random.default_rng(3), dict[str, LowRank]()
+    """Low-rank weights for what adapters may change but experts, pre-routers and latent attention."""
+    rng, matrices, may = np.random.default_rng(3), dict[str, LowRank](), adaptable(spec)
     for b, block in enumerate(spec.blocks):
         for name, (out, width) in block.matrices(spec.hidden_size).items():
-            if not isinstance(block, Moe | LatentAttention | PreRouter):
+            if f"blocks.{b}.{name}" in may and not isinstance(block, Moe | LatentAttention | PreRouter):
                 a, c = (rng.standard_normal(shape, np.float32) for shape in ((4, width), (out, 4)))
                 matrices[f"blocks.{b}.{name}"] = LowRank(a * np.float32(0.3 / width**0.5), c)
     return LoraAdapter("conformance", "0" * 64, matrices)
