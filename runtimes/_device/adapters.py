@@ -19,7 +19,12 @@ from edgedec.spec import Mlp, ModelSpec
 
 # The matrices of a block that an adapter may change here, by kind; of an mlp, those of its own names.
 _PROJECTIONS = ("in_proj", "out_proj")
-_ADAPTED = {"attention": ("qkv", "o"), "conv": _PROJECTIONS, "delta": _PROJECTIONS, "ssm": _PROJECTIONS}
+_ADAPTED: dict[str, tuple[str, ...]] = {
+    "attention": ("qkv", "o"),
+    "conv": _PROJECTIONS,
+    "delta": (*_PROJECTIONS, "gate_up", "decay_up"),
+    "ssm": _PROJECTIONS,
+}
 
 
 class DeviceAdapter:

@@ -8,7 +8,7 @@ from edgedec.kernels.device import state_structs, structs
 from edgedec.kernels.device.state_structs import DeltaPlaces
 from edgedec.kernels.device.structs import Product
 from edgedec.runtimes._device.recurrent import scan_grid
-from edgedec.runtimes._device.stack import Stack, StepShape
+from edgedec.runtimes._device.stack import NO_NORM, Stack, StepShape
 from edgedec.spec import Delta
 
 _NEAR_ZERO = np.float32(1e-6)  # under the root of a length
@@ -45,7 +45,8 @@ def _places(stack: Stack, step: int, rows: int, prefix: str, block: Delta, proje
         arguments = structs.copy_rows(step, projected + 4 * begin, low, block.rank, width)
         stack.launch("copy_rows", (rows, 1), 128, 0, arguments)
         found.append(stack.floats(name, size))
-        stack.product(step, rows, Product(stack.model.weights(prefix + name), found[-1], size), x=low, name=name)
+        p = Product(stack.model.weights(prefix + name), found[-1], size)
+        stack.adapted(step, rows, prefix + name, p, NO_NORM, low)
     return DeltaPlaces(projected, width, beta, found[0], block.inner_size, found[1], block.decays)
 
 

@@ -36,7 +36,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def adapter(spec: ModelSpec, seed: int, rank: int, every: int = 2) -> LoraAdapter:
     """For some of the matrices that both engines can change."""
     rng, found = np.random.default_rng(seed), {}
-    kinds = ("qkv", "o", "gate_up", "up", "down", "in_proj", "out_proj")
+    kinds = ("qkv", "o", "gate_up", "up", "down", "in_proj", "out_proj", "decay_up")
     blocks = [b for b, block in enumerate(spec.blocks) if block.kind != "moe"]
     names = sorted(f"blocks.{b}.{kind}" for b in blocks for kind in kinds if f"blocks.{b}.{kind}" in spec.matrices)
     for name in names[seed % every :: every]:
@@ -62,7 +62,17 @@ def told(runtime: Runtime, adapters: list[LoraAdapter | None]) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("model", "fmt"),
-    [("plain", "int4"), ("layer norms", "int8"), ("options", "f16"), ("hybrid", "int4"), ("plain", "f32")],
+    [
+        ("plain", "int4"),
+        ("layer norms", "int8"),
+        ("options", "f16"),
+        ("hybrid", "int4"),
+        ("plain", "f32"),
+        ("delta rule", "int8"),
+        ("short convolution", "int4"),
+        ("learned positions", "int8"),
+        ("gates of attention", "f16"),
+    ],
 )
 def test_the_bytes_of_the_native_engine(engine: str, model: str, fmt: str, tmp_path: Path) -> None:
     if engine == "opencl" and (model, fmt) not in (("plain", "int4"), ("hybrid", "int4")):
