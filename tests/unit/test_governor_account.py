@@ -46,8 +46,11 @@ def test_a_call_is_settled_with_what_its_rows_and_its_draft_took() -> None:
     prices = governor._prices = Prices(1.5, 1.0, [0.0, 0.1], 0.2, 1, 0.05)
     governor._found, governor._kept, governor._drafted = Proposals(merged(TREE)), [0, 1], 2
     step = StepResult(Rows.chain([1], 0), 0, [0, 1, 2], [7, 8, 3], CallResult(), 0.1, total=5)
+    rows, row = list[tuple[int, int]](), governor.costs.row
+    governor.costs.row = lambda *given: rows.append(given) or row(*given)  # type: ignore
     governor._settle(step, prices, 0.01)
     assert settled.pop() == pytest.approx((3.0, 0.15 * 2 + 0.01 + 0.2, 1.0))
+    assert rows == [(3, 2)], "two rows more than the three of other texts and of the last token"
     governor._found.prompts = 2
     governor._settle(step, prices, 0.01)
     assert settled.pop() == pytest.approx((3.0, 0.15 * 4 + 0.01 + 0.2, 1.0)), "prompt rows ran as well"
