@@ -20,6 +20,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ from transformers import DynamicCache
 
 from edgedec.errors import UsageError
 from edgedec.export.latent_rows import Problem, problem_of
-from edgedec.export.latent_train import LatentQuality, LatentTrainer
+from edgedec.export.latent_train import LatentPlan, LatentQuality, LatentTrainer
+from edgedec.export.row_training import key_of
 
 ROWS, ANSWER, TOP_P = 64, 16, 0.9
 _CLIP, _PER = 0.2, 32.0
@@ -195,3 +197,9 @@ def drawn(logits: Tensor, top_p: float, generator: torch.Generator) -> Tensor:
     p = p * ((p.cumsum(-1) - p) < top_p)
     at = torch.multinomial(p, 1, generator=generator)
     return order.gather(-1, at)[:, 0]
+
+
+def opened(folder: Path, files: list[Path], plan: LatentPlan) -> tuple[LatentTrainer, str]:
+    """The training of a checkpoint by a plan's method, and its key."""
+    trainer = GrpoTrainer if plan.method == "grpo" else LatentTrainer
+    return trainer(folder, files, plan), key_of(sorted(folder.glob("*.safetensors")), files, plan)

@@ -29,7 +29,7 @@ from edgedec.export.exits_model import load, write_model
 from edgedec.export.latent_head import FILE, LatentNetwork, check_model, read_latent
 from edgedec.export.latent_rows import IGNORED, ProblemStream, Reasoning, problem_of, reasoning
 from edgedec.export.lessons import LessonEncoder
-from edgedec.export.row_training import RowTrainer, key_of
+from edgedec.export.row_training import RowTrainer
 from edgedec.export.text import ends_of
 
 SAVE_EVERY = 120.0  # seconds
@@ -212,11 +212,3 @@ def _tokenizer(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise UsageError(f"{path}: missing; train-latent reads texts with it")
     return Tokenizer.from_file(str(path))
-
-
-def opened(folder: Path, files: list[Path], plan: LatentPlan) -> tuple[LatentTrainer, str]:
-    """The training of a checkpoint, and its key."""
-    from edgedec.export.latent_grpo import GrpoTrainer
-
-    trainer = GrpoTrainer if plan.method == "grpo" else LatentTrainer
-    return trainer(folder, files, plan), key_of(sorted(folder.glob("*.safetensors")), files, plan)

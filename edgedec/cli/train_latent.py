@@ -85,12 +85,13 @@ def train_latent(
       edgedec train-latent ./smol-cot problems.jsonl -o ./smol-colar --minutes 120 --work build/colar
       edgedec train-latent ./smol-colar problems.jsonl -o ./smol-rl --method grpo --rate 1e-6 --minutes 120
     """
-    training, loop = (export_module(name, "train-latent", "train") for name in ("latent_train", "training_loop"))
+    files = "latent_train", "latent_grpo", "training_loop"
+    training, grpo, loop = (export_module(name, "train-latent", "train") for name in files)
     if out.exists() and not force:
         raise UsageError(f"{out}: exists already; choose another place or pass --force")
     plan = training.LatentPlan(**{**asdict(flags), "method": flags.method.value}, **how.settings())
     with progress_bar(quiet=json) as show:
-        trainer, key = training.opened(checkpoint, data, plan)
+        trainer, key = grpo.opened(checkpoint, data, plan)
         before = trainer.measure()
         loop.train(trainer, how.checkpoint("latent.safetensors"), key, show, training.SAVE_EVERY)
         with replacing_folder(out, force=force) as folder:

@@ -71,9 +71,9 @@ from training import quiet  # noqa: E402
 import edgedec  # noqa: E402
 from edgedec.bundle.manifest import LATENT_HEAD  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
-from edgedec.export.latent_grpo import GrpoTrainer, Run, Solution, advantages, drawn  # noqa: E402
+from edgedec.export.latent_grpo import GrpoTrainer, Run, Solution, advantages, drawn, opened  # noqa: E402
 from edgedec.export.latent_head import FILE, read_latent  # noqa: E402
-from edgedec.export.latent_train import LatentPlan, LatentTrainer, opened  # noqa: E402
+from edgedec.export.latent_train import LatentPlan, LatentTrainer  # noqa: E402
 from edgedec.export.training_loop import train  # noqa: E402
 from edgedec.search.latent_head import open_latent_head  # noqa: E402
 
