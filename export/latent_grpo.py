@@ -98,7 +98,7 @@ class GrpoTrainer(LatentTrainer):
             return self._sampled(question, n, generator)
 
     def _sampled(self, question: list[int], n: int, generator: torch.Generator) -> list[Solution]:
-        run = Run(self, question, n)
+        run = Rollout(self, question, n)
         rows, open_, counts = list[Tensor](), torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.long)
         while len(rows) < ROWS and open_.any():
             mean, deviation = self.net.law(run.state)
@@ -157,7 +157,7 @@ class GrpoTrainer(LatentTrainer):
         return replace(said, right=right / n, rows=rows / n)
 
 
-class Run:
+class Rollout:
     """Texts that are run side by side. state [n, hidden], logits [n, vocab]: of each one's last row."""
 
     def __init__(self, trainer: GrpoTrainer, question: list[int], n: int) -> None:

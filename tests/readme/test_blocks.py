@@ -62,7 +62,7 @@ SKIPPED = {
     r"train-lora|--lora (law|my)\.lora|edgedec adapter": "trains; see test_train_lora.py and test_cli.py",
     r"train-subwords|--cache subwords:keep": "trains for an hour; tests/unit/test_subwords.py trains a small one",
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
-    r"train-latent|smol-(cot|colar)|-m \./colar ": "trains for hours; see test_train_latent.py",
+    r"train-latent|smol-(cot|colar|rl)|-m \./colar ": "trains for hours; see test_train_latent.py",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
     r"all-MiniLM": "needs a published checkpoint; tests/parity/test_encoders.py exports small ones",

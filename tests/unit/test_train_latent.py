@@ -71,7 +71,7 @@ from training import quiet  # noqa: E402
 import edgedec  # noqa: E402
 from edgedec.bundle.manifest import LATENT_HEAD  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
-from edgedec.export.latent_grpo import GrpoTrainer, Run, Solution, advantages, drawn, opened  # noqa: E402
+from edgedec.export.latent_grpo import GrpoTrainer, Rollout, Solution, advantages, drawn, opened  # noqa: E402
 from edgedec.export.latent_head import FILE, read_latent  # noqa: E402
 from edgedec.export.latent_train import LatentPlan, LatentTrainer  # noqa: E402
 from edgedec.export.training_loop import train  # noqa: E402
@@ -284,7 +284,7 @@ def test_solutions_are_drawn_as_the_model_says(thinking: Path, data: Path) -> No
 def test_what_a_run_reads_unseen_changes_nothing(thinking: Path, data: Path) -> None:
     trainer = grpo_of(thinking, data)
     rows = [torch.randn(2, 32, generator=torch.Generator().manual_seed(i)) for i in range(3)]
-    both, alone = Run(trainer, [3, 4, 5], 2), Run(trainer, [3, 4, 5], 1)
+    both, alone = Rollout(trainer, [3, 4, 5], 2), Rollout(trainer, [3, 4, 5], 1)
     with torch.no_grad():
         both.read(rows[0], torch.tensor([True, True]))
         both.read(rows[1], torch.tensor([True, False]))

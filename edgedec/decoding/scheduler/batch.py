@@ -139,8 +139,7 @@ class Batch:
             if not answers.results:
                 ended = ran + done.seconds  # choosing and committing tokens is after the forward
         self._pace.end(ended - ran)
-        self._set_others([entry[0] for entry in answers.results])
-        self._set_others([entry[0] for entry in answers.tokens])
+        self._set_others([job for job, _ in answers.results] + [job for job, *_ in answers.tokens])
         for job, completed in answers.results:
             if completed:
                 job.complete(completed)
