@@ -29,6 +29,7 @@ from torch.nn import functional
 from transformers import DynamicCache
 
 from edgedec.errors import UsageError
+from edgedec.export.latent_head import LatentNetwork
 from edgedec.export.latent_rows import Problem, problem_of
 from edgedec.export.latent_train import LatentPlan, LatentQuality, LatentTrainer
 from edgedec.export.row_training import key_of
@@ -64,6 +65,20 @@ class GrpoTrainer(LatentTrainer):
             total += self.update([self.policy_loss(part)], 1, progress) / len(parts)
         self.steps += 1
         return total
+
+    def _head(self) -> LatentNetwork:
+        found = super()._head()
+        if found is None:
+            raise UsageError(f"{self.folder}: has no latent head; train it with --method colar before grpo")
+        if (found.facts.separator, found.facts.speed) != (self.facts.separator, self.facts.speed):
+            raise UsageError(f"{self.folder}: its separator is {found.facts.separator!r}; pass --separator")
+        if self.plan.most > found.facts.most:
+            raise UsageError(f"--most {self.plan.most}: rows of {self.folder} stand for at most {found.facts.most}")
+        self.facts = found.facts
+        return found
+
+    def _ratio(self, draw: random.Random) -> int:
+        return self.plan.most
 
     def solved(self, problem: Problem, draw: random.Random) -> list[Solution]:
         """A group of solutions, with their advantages."""

@@ -124,20 +124,16 @@ class LatentTrainer(RowTrainer):
     def _network(self) -> tuple[LatentNet, float]:
         """The checkpoint's head, or a new one, and the embeddings' deviation."""
         weight = self._embed.weight.detach()
-        found = read_latent(self.folder) if self._latent else None
-        if found is None and self.plan.method == "grpo":
-            raise UsageError(f"{self.folder}: has no latent head; train it with --method colar before grpo")
-        if found is not None and self.plan.method == "grpo":
-            if (found.facts.separator, found.facts.speed) != (self.facts.separator, self.facts.speed):
-                raise UsageError(f"{self.folder}: its separator is {found.facts.separator!r}; pass --separator")
-            if self.plan.most > found.facts.most:
-                raise UsageError(f"--most {self.plan.most}: rows of {self.folder} stand for at most {found.facts.most}")
-            self.facts = found.facts
+        found = self._head()
         if found is None:
             return LatentNet(weight.shape[1], self.plan.width), float(weight.std())
         net = LatentNet(weight.shape[1], len(found.arrays["fc.0.bias"]))
         net.load_state_dict({name: torch.tensor(array) for name, array in found.arrays.items()})
         return net, found.std
+
+    def _head(self) -> LatentNetwork | None:
+        """The checkpoint's head, if this training goes on with it."""
+        return read_latent(self.folder) if self._latent else None
 
     @property
     def _latent(self) -> bool:
@@ -160,8 +156,7 @@ class LatentTrainer(RowTrainer):
 
     def parted(self, rows: list[list[int]], draw: random.Random) -> tuple[Tensor, Tensor | None]:
         """The cross entropy of the labels, and the squared distance of the latent rows, None if there are none."""
-        method, most = self.plan.method, self.plan.most
-        r = draw.randint(1, most) if method == "colar" else most if method == "grpo" else int(method == "cot")
+        r = self._ratio(draw)
         made = [reasoning(problem_of(row), r, self._opening, self._separator, draw) for row in rows]
         x, labels = self._batch(made)
         out = self.model(inputs_embeds=x, use_cache=False, output_hidden_states=self._latent)
@@ -172,6 +167,10 @@ class LatentTrainer(RowTrainer):
         wanted = torch.cat([e[1 + one.latent[0] : 1 + one.latent[1]] for e, one in zip(x, made, strict=True)])
         noise = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(draw.getrandbits(62)))
         return nats, functional.mse_loss(self.net(states, noise), wanted.detach() / self._std)
+
+    def _ratio(self, draw: random.Random) -> int:
+        """The tokens that rows of a group of problems stand for; 0: it has no steps."""
+        return draw.randint(1, self.plan.most) if self.plan.method == "colar" else int(self.plan.method == "cot")
 
     def _opening(self, r: int) -> list[int]:
         return list(self._plain(self.facts.opening(r)))

@@ -10,6 +10,7 @@ import numpy as np
 from edgedec.cache import Cache
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
 from edgedec.decoding.host_time import Gaps
+from edgedec.decoding.streams import copied
 from edgedec.errors import ContextFull
 from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter, suit, suits
@@ -28,6 +29,7 @@ NEVER = Ends()
 
 
 def _generator() -> np.random.Generator:
+    """Looked up when it is called, so that tests may seed it."""
     return np.random.default_rng()
 
 
@@ -62,9 +64,7 @@ class Context:
     def fork(self, rng: np.random.Generator | None = None) -> Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
         copied at its first use. rng: its random generator, by default a copy."""
-        if rng is None:
-            rng = _generator()
-            rng.bit_generator.state = self.rng.bit_generator.state
+        rng = copied(self.rng) if rng is None else rng
         policy = None if self.policy is None else self.policy.fork()
         own = dict(vars(self))
         text = (self.ids, len(self.ids)) if own.pop("ids", None) is not None else own["_text"]

@@ -33,7 +33,7 @@ TRAININGS = {
     "begun": ("cot", 500, 2e-3),
     "colar": ("begun", 500, 2e-3),
     "direct": ("start", 500, 3e-3),
-    "grpo": ("colar", 200, 1e-4),
+    "grpo": ("colar", 200, 1e-5),
 }
 ASKED = ("cot", "colar", "direct", "grpo")
 

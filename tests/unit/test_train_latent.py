@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from checkpoints import write_llama
 
 from edgedec.cli._app import run_app
+from edgedec.cli.train_latent import LatentFlags
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.latent_rows import IGNORED, Problem, grouped, problem_of, reasoning
 from edgedec.export.lessons import packed
@@ -69,6 +71,7 @@ import torch  # noqa: E402
 from training import quiet  # noqa: E402
 
 import edgedec  # noqa: E402
+import edgedec.export.latent_grpo as latent_grpo  # noqa: E402
 from edgedec.bundle.manifest import LATENT_HEAD  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
 from edgedec.export.latent_grpo import GrpoTrainer, Rollout, Solution, advantages, drawn, opened  # noqa: E402
@@ -142,6 +145,24 @@ def test_the_losses_are_their_formulas(checkpoint: Path, data: Path, monkeypatch
     assert distance.item() == pytest.approx(((drawn - target) ** 2).mean().item(), rel=1e-4)
     monkeypatch.setattr(trainer, "parted", lambda rows, draw: (torch.tensor(3.0), torch.tensor(0.25)))
     assert trainer.row_loss(rows[0], random.Random(3), 0.0) == 3.25, "both count alike"
+
+
+def test_an_update_is_by_the_mean_loss_at_a_rate_that_rises_and_falls(checkpoint: Path, data: Path) -> None:
+    trainer = trainer_of(checkpoint, data, rate=0.004)
+    for steps, progress, rate in ((0, 0.0, 0.0002), (9, 0.0, 0.002), (50, 0.0, 0.004), (50, 0.25, 0.003)):
+        trainer.steps = steps
+        w = trainer.net.mean.weight
+        assert trainer.update((w.sum() * 0 + loss for loss in (1.0, 3.0)), 2, progress) == 2.0
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+    before = trainer.net.mean.bias.detach().clone()
+    trainer.update([trainer.net.mean.bias.sum()], 1, 0.5)
+    assert (trainer.net.mean.bias < before).all()
+
+
+def test_what_the_command_takes_by_default_is_the_plan() -> None:
+    flags, plan = asdict(LatentFlags()), asdict(LatentPlan())
+    assert flags == {name: plan[name] for name in flags}
+    assert (plan["most"], plan["samples"], plan["width"]) == (5, 8, 2048), "the authors'"
 
 
 def test_embeddings_and_head_matrix_stay(checkpoint: Path, data: Path) -> None:
@@ -281,6 +302,25 @@ def test_solutions_are_drawn_as_the_model_says(thinking: Path, data: Path) -> No
         np.testing.assert_allclose(own.detach().numpy(), wanted, rtol=1e-3, atol=1e-4)
 
 
+def test_thought_is_over_when_a_separator_is_drawn(thinking: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two texts after its second row, the other after its fourth; then the answers, until they end."""
+    trainer = grpo_of(thinking, data)
+    mark, end, word = trainer._separator, trainer._end, 4
+    assert end is not None
+    drawing = [(word, word), (mark, word), (word, word), (word, mark), (word, word), (end, word), (word, end)]
+    shares, told = list[float](), iter(drawing)
+
+    def draws(logits: torch.Tensor, top_p: float, generator: torch.Generator) -> torch.Tensor:
+        shares.append(top_p)
+        return torch.tensor(next(told))
+
+    monkeypatch.setattr(latent_grpo, "drawn", draws)
+    found = trainer.sampled([3, 5, mark], 2, torch.Generator().manual_seed(0))
+    assert [len(one.rows) for one in found] == [2, 4]
+    assert [one.tokens for one in found] == [[mark, word, end], [mark, word, word, end]]
+    assert shares == [1.0] * 4 + [0.9] * 3
+
+
 def test_what_a_run_reads_unseen_changes_nothing(thinking: Path, data: Path) -> None:
     trainer = grpo_of(thinking, data)
     rows = [torch.randn(2, 32, generator=torch.Generator().manual_seed(i)) for i in range(3)]
@@ -338,17 +378,19 @@ def test_several_updates_learn_from_solutions_of_one_model(
     thinking: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, sizes, ratios = grpo_of(thinking, data, batch=3, rate=1e-2), list[int](), list[float]()
-    loss_of = trainer.policy_loss
+    loss_of, losses = trainer.policy_loss, list[float]()
 
     def seen(part: list[Solution]) -> torch.Tensor:
         sizes.append(len(part))
         with torch.no_grad():
             logs = trainer.log_probabilities(part)
         ratios.append(max(float((now - one.logs).abs().max()) for now, one in zip(logs, part, strict=True)))
-        return loss_of(part)
+        loss = loss_of(part)
+        losses.append(loss.item())
+        return loss
 
     monkeypatch.setattr(trainer, "policy_loss", seen)
-    trainer.step(0.0)
+    assert trainer.step(0.0) == pytest.approx(sum(losses) / 3)
     assert sizes == [8, 8, 8]
     assert ratios[0] < 1e-4
     assert ratios[2] > 1e-3, "two updates later"
