@@ -64,7 +64,7 @@ def train_experts(
     \b
     Examples:
       edgedec train-experts ./smol-hf stories.txt code.txt wiki.txt -o ./smol-experts --work build/experts
-      edgedec export ./smol-experts -o ./smol-experts-bundle --weights int8
+      edgedec train-experts ./smol-hf stories.txt code.txt -o ./smol-two --rounds 3 --router-size 32
     """
     start, training, rows = (
         export_module(name, "train-experts", "train") for name in ("diffusion_start", "experts_train", "row_training")

@@ -105,7 +105,12 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("spec.layers.0", None, BundleCorrupt, r"layers\[0\]: expected a list, found NoneType"),
     ("spec.layers.0", [], BundleCorrupt, r"layers\[0\]: has no blocks"),
     ("spec.layers.0.0", None, BundleCorrupt, r"layers\[0\]\[0\]: kind None is not one of"),
-    ("spec.layers.0.0.kind", "pool", BundleCorrupt, "kind 'pool' is not one of 'attention', 'channel_mix', 'conv'"),
+    (
+        "spec.layers.0.0.kind",
+        "pool",
+        BundleCorrupt,
+        "kind 'pool' is not one of 'altup', 'attention', 'channel_mix', 'conv'",
+    ),
     ("spec.layers.0.0.kind", "mlp", BundleCorrupt, r"layers\[0\]\[0\]: unknown key"),
     ("spec.vocab_size", "9", BundleCorrupt, "vocab_size: expected int, found str"),
     ("spec.vocab_size", 9.0, BundleCorrupt, "vocab_size: expected int, found float"),

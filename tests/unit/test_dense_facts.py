@@ -61,10 +61,9 @@ def test_an_engine_without_it_names_it(name: str, tmp_path: Path) -> None:
     reason = lacking_kinds(bundle, ("attention", "mlp"))
     assert reason == f"has no {name}, which this model needs"
     assert lacking_kinds(bundle, ("attention", "mlp"), facts=(name,)) is None
-    for runtime in ("cuda", "opencl", "tvm", "graph"):
-        with pytest.raises(RuntimeUnavailable) as found:
-            open_runtime(runtime, bundle, RuntimeOptions(device="cuda:emulated" if runtime == "cuda" else ""))
-        assert "\n" not in str(found.value)
+    with pytest.raises(RuntimeUnavailable) as found:
+        open_runtime("tvm", bundle, RuntimeOptions())
+    assert str(found.value) == f"engine tvm: {reason}"
 
 
 def test_a_bundle_without_any_is_of_the_oldest_format(tmp_path: Path) -> None:
