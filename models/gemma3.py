@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source, gemma3_text
-from edgedec.models._common import ConfigReader
+from edgedec.models._inside import text_spec
 from edgedec.models._names import named
 from edgedec.models.gemma2 import GEMMA
 from edgedec.spec import ModelSpec
@@ -20,19 +19,11 @@ FACTS = ArchitectureFacts(
         r"multi_modal_projector\..*",
     )
 )
+_OTHER = ("vision_config", "mm_tokens_per_image")
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = ConfigReader(config)
-    r.value("vision_config", None)
-    r.value("mm_tokens_per_image", None)
-    text = r.table("text_config")
-    tied = r.flag("tie_word_embeddings", True)
-    if text.get("tie_word_embeddings", tied) != tied:
-        raise r.fail("tie_word_embeddings", "differs from that of text_config: make them equal")
-    r.done()
-    inner = gemma3_text.spec({"model_type": "gemma3_text", **text, "tie_word_embeddings": tied}, context)
-    return replace(inner, architecture=r.text("model_type"))
+    return text_spec(gemma3_text.spec, config, context, _OTHER, model_type="gemma3_text", tied=True)
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from edgedec.models import ArchitectureFacts, Source, gemma4_text
-from edgedec.models._common import ConfigReader
+from edgedec.models._inside import text_spec
 from edgedec.spec import ModelSpec
 
 INNER = "model.language_model."
@@ -21,15 +20,7 @@ _OTHER = ("vision_config", "audio_config", "vision_soft_tokens_per_image")
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = ConfigReader(config)
-    for other in _OTHER:
-        r.value(other, None)
-    text, tied = r.table("text_config"), r.flag("tie_word_embeddings", True)
-    if text.get("tie_word_embeddings", tied) != tied:
-        raise r.fail("tie_word_embeddings", "differs from that of text_config: make them equal")
-    r.done()
-    inner = gemma4_text.spec({"model_type": "gemma4_text", **text, "tie_word_embeddings": tied}, context)
-    return replace(inner, architecture=r.text("model_type"))
+    return text_spec(gemma4_text.spec, config, context, _OTHER, model_type="gemma4_text", tied=True)
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:

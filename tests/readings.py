@@ -16,8 +16,11 @@ import zoo
 from numpy.typing import NDArray
 
 from edgedec.bench.timing import Config
+from edgedec.bundle import Bundle
 from edgedec.export.opening import open_source
+from edgedec.kernels.cpu import loader
 from edgedec.runtime import Rows, Runtime, logits_of
+from edgedec.runtimes.native import NativeRuntime
 from edgedec.runtimes.reference import Reference
 
 Floats = NDArray[np.float32]
@@ -75,6 +78,22 @@ def of_file(path: Path) -> Reference:
 def all_logits(runtime: Runtime, ids: Sequence[int]) -> Floats:
     """[n, vocab_size]"""
     return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids)))
+
+
+def same_bytes_everywhere(bundle: Bundle, ids: Sequence[int]) -> None:
+    """Logits by every instruction set that this machine has; of a row alone, and with others."""
+    expected = all_logits(NativeRuntime(bundle, "f16", 1, isa="scalar"), ids)
+    assert expected.std() > 0.05
+    for isa in (name for name, runs in loader.isas().items() if runs):
+        engine = NativeRuntime(bundle, "f16", 1, isa=isa)
+        assert all_logits(engine, ids).tobytes() == expected.tobytes()
+        for n in (1, 2, 5, 7):
+            cache, parts = engine.new_cache(len(ids)), []
+            for at in range(0, len(ids), n):
+                rows = Rows.chain(ids[at : at + n], at)
+                parts.append(logits_of(engine, rows, cache))
+                cache.commit(range(len(rows)))
+            assert np.concatenate(parts).tobytes() == expected.tobytes()
 
 
 def greedy(runtime: Runtime, ids: Sequence[int], n: int) -> list[int]:

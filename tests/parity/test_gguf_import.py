@@ -12,14 +12,12 @@ from gguf_models import MODELS
 from ggufs import gguf
 from numpy.typing import NDArray
 from onnx_sessions import session as session_of
-from readings import all_logits, greedy, kl, of_file
+from readings import all_logits, greedy, kl, of_file, same_bytes_everywhere
 
 from edgedec.errors import BadTensor, RuntimeUnavailable
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.opening import open_source
-from edgedec.kernels.cpu import loader
-from edgedec.runtime import Rows, logits_of, open_runtime
-from edgedec.runtimes.native import NativeRuntime
+from edgedec.runtime import open_runtime
 
 torch = pytest.importorskip("torch", reason="the models are built with torch")
 
@@ -184,21 +182,9 @@ def test_types_that_only_gguf_has_are_kept(kind: str, target: str, tmp_path: Pat
 @pytest.mark.parametrize("target", ["cpu", "portable"])
 @pytest.mark.parametrize("kind", OWN)
 def test_kept_types_give_the_same_bytes_in_any_call_on_any_machine(kind: str, target: str, tmp_path: Path) -> None:
-    """Every instruction set that this machine has; a row alone, and with others."""
     path = quantized(kind, tmp_path / "m.gguf")
     bundle = export(str(path), tmp_path / "b", ExportOptions(check=False, target=target, runtimes=("native",)))
-    expected = all_logits(NativeRuntime(bundle, "f16", 1, isa="scalar"), IDS)
-    assert expected.std() > 0.05
-    for isa in (name for name, runs in loader.isas().items() if runs):
-        engine = NativeRuntime(bundle, "f16", 1, isa=isa)
-        assert all_logits(engine, IDS).tobytes() == expected.tobytes()
-        for n in (1, 2, 5, 7):
-            cache, parts = engine.new_cache(24), []
-            for at in range(0, 24, n):
-                rows = Rows.chain(IDS[at : at + n], at)
-                parts.append(logits_of(engine, rows, cache))
-                cache.commit(range(len(rows)))
-            assert np.concatenate(parts).tobytes() == expected.tobytes()
+    same_bytes_everywhere(bundle, IDS)
 
 
 def test_a_type_is_kept_unless_another_format_is_asked_for(tmp_path: Path) -> None:

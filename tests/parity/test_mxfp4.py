@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mxfp4_models import SETTINGS, SMALL, tensors, written
-from readings import all_logits, kl
+from readings import all_logits, kl, same_bytes_everywhere
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Rows, logits_of, open_runtime
-from edgedec.runtimes.native import NativeRuntime
+from edgedec.runtime import open_runtime
 from edgedec.runtimes.reference import Reference
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
@@ -71,15 +70,4 @@ def test_every_engine_computes_with_the_checkpoints_experts(
 @pytest.mark.parametrize("target", ["cpu", "portable"])
 def test_the_same_bytes_in_any_call_on_any_machine(checkpoint: Checkpoint, target: str, tmp_path: Path) -> None:
     bundle = exported(checkpoint, tmp_path, target=target)
-    expected = all_logits(NativeRuntime(bundle, "f16", 1, isa="scalar"), IDS)
-    assert expected.std() > 0.05
-    for isa in (name for name, runs in loader.isas().items() if runs):
-        engine = NativeRuntime(bundle, "f16", 1, isa=isa)
-        assert all_logits(engine, IDS).tobytes() == expected.tobytes()
-        for n in (1, 2, 5, 7):
-            cache, parts = engine.new_cache(24), []
-            for at in range(0, 24, n):
-                rows = Rows.chain(IDS[at : at + n], at)
-                parts.append(logits_of(engine, rows, cache))
-                cache.commit(range(len(rows)))
-            assert np.concatenate(parts).tobytes() == expected.tobytes()
+    same_bytes_everywhere(bundle, IDS)
