@@ -83,7 +83,10 @@ def main() -> None:
     log = Path(os.environ.get("TMPDIR", "/tmp")) / f"edgedec-hostile-{os.getpid()}.log"
     if given.soak:
         with server(bundle, ["--slots", "16", "-c", "512"], 1024, log) as (place, pid):
-            print(soaked(place, pid, 200, 50, given.soak))
+            found = soaked(place, pid, 200, 50, given.soak)
+            print(found)
+            if found["wrong"]:
+                sys.exit(f"the server's log: {log}")
     for name in attacks.ATTACKS if given.report else ():
         if given.only in name:
             for key, value in measured(bundle, name, log).items():
