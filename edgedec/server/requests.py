@@ -166,7 +166,9 @@ class GenerationRequest(EngineRequest):
     def progress(self) -> TextProgress | None:
         assert self.completion is not None
         most = self.completion.config.max_tokens
-        return None if most is None else TextProgress(monotonic() - self.started, self._session.stats.generated, most)
+        if most is None or self.job is None:  # one that ended in the queue has started, too, but was never submitted
+            return None
+        return TextProgress(monotonic() - self.started, self._session.stats.generated, most)
 
     def _on_scores(self, tokens: list[Token]) -> None:
         self.post(self, PromptEvent(self.index, tuple(tokens)))

@@ -87,7 +87,7 @@ __kernel void rope_store(RopeArgs a, __local uchar* memory) {
     for (int pass = 0; pass <= a.last; pass++) {
       const bool now = weight && pass == a.last;
       const Stats s = row_stats(x, now ? norm : none, a.dim, lanes);
-      for (int i = THREAD; i < (now ? a.dim : 0); i += THREADS) x[i] = normed(x[i], norm, s, i);
+      norm_in_place(x, now ? norm : none, s, a.dim);
       BARRIER;
       turn(x, AT(const float, a.cos) + turned, AT(const float, a.sin) + turned, a.cos && !pass ? a.pairs : 0);
     }

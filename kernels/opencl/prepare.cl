@@ -35,6 +35,15 @@ static inline float normed(float x, Norm norm, Stats s, int i) {
   return norm.bias ? y + AT(const float, norm.bias)[i] : y;
 }
 
+// All threads go around equally often: of a loop from THREAD to n, PoCL runs threads from n on too, if n has been the
+// bound of an earlier loop that wrote x.
+static inline void norm_in_place(__global float* x, Norm norm, Stats s, int n) {
+  for (int from = 0; from < (norm.kind == NO_NORM ? 0 : n); from += THREADS) {
+    const int i = from + THREAD;
+    if (i < n) x[i] = normed(x[i], norm, s, i);
+  }
+}
+
 // One step of a row: 32 inputs, or 16, zeros after the last; of int4 every eight in the order 0 2 4 6 1 3 5 7.
 static inline void quantize_step(__global const float* x, Norm norm, Stats stats, Weights w, Prepared to, int t) {
   const int size = step_size(w), from = t * size;
@@ -119,12 +128,10 @@ __kernel void embed(EmbedArgs a, __local uchar* memory) {
     out[i] = token < 0 ? given[i] : embedding(a.w, token, i) * a.scale;
     if (token >= 0 && a.positions) out[i] = out[i] + place[i];
   }
-  Norm norm = a.norm;
-  if (token < 0) norm.kind = NO_NORM;
-  for (int all = 0; all < (a.norm.kind == NO_NORM ? 0 : 1); all++) {
-    const Stats s = row_stats(out, norm, a.hidden, lanes);
-    for (int i = THREAD; i < a.hidden; i += THREADS) out[i] = normed(out[i], norm, s, i);
-  }
+  const Norm none = {0, 0, NO_NORM, 0.0f};
+  const Norm norm = token < 0 ? none : a.norm;
+  const Stats s = row_stats(out, norm, a.hidden, lanes);
+  norm_in_place(out, norm, s, a.hidden);
 }
 
 // Rows normed by parts and added to, or stored in, `out`: a row a block.

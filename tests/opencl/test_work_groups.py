@@ -8,7 +8,7 @@ import pytest
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver
 from edgedec.runtimes._selftest.cases import CASES
-from edgedec.runtimes._selftest.check import is_right
+from edgedec.runtimes._selftest.check import examine, is_right
 
 pytestmark = pytest.mark.skipif(
     opencl_devices.why_not() is not None, reason=f"opencl: {opencl_devices.why_not()} (Debian: pocl-opencl-icd)"
@@ -36,6 +36,14 @@ def test_the_bytes_do_not_depend_on_it(limit: int) -> None:
     device = Limited(limit)
     assert device.most_threads == limit
     assert [case.name for case in CASES if case.kv == "int8" and not is_right(device, case)] == []
+
+
+@pytest.mark.parametrize("limit", [160, 64])
+def test_threads_without_a_value_write_none(limit: int) -> None:
+    """Every launch leaves what it does not compute: rows of 64 values by 128 threads once wrote into the next row."""
+    facts = [case for case in CASES if case.model == "facts"]
+    assert len(facts) == 1
+    assert [finding for finding in examine(Limited(limit), facts) if finding.kernel] == []
 
 
 def test_what_a_kernel_cannot_do_with_is_named() -> None:

@@ -145,5 +145,5 @@ def test_refusals() -> None:
 def _bundle(depths: dict[str, int]):  # type: ignore[no-untyped-def]
     from types import SimpleNamespace
 
-    drafts = {name: SimpleNamespace(depth=depth, embeddings="") for name, depth in depths.items()}
+    drafts = {name: SimpleNamespace(depth=depth, embeddings="", features=()) for name, depth in depths.items()}
     return SimpleNamespace(path="x", manifest=SimpleNamespace(heads={}, drafts=drafts))

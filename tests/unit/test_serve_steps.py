@@ -22,7 +22,7 @@ from edgedec.decoding.config import GenerationConfig  # noqa: E402
 from edgedec.decoding.messages import Token  # noqa: E402
 from edgedec.server import answers, api, engine, stream  # noqa: E402
 from edgedec.server.completions import Completion  # noqa: E402
-from edgedec.server.requests import EndEvent, Submission, TextEvent  # noqa: E402
+from edgedec.server.requests import EndEvent, GenerationRequest, Submission, TextEvent  # noqa: E402
 from edgedec.server.stream import TextResponse  # noqa: E402
 
 TOKENS = 12
@@ -132,3 +132,15 @@ def test_a_chunk_of_text_is_the_json_of_its_members(model: edgedec.Model, kind: 
         whole |= {"usage": None} if usage else {}
         assert piece + "\n\n" == answers.sse(whole)
     assert head["model"] == "na\0me"
+
+
+def test_a_text_that_ended_in_the_queue_says_nothing_of_its_speed() -> None:
+    """Who is refused meanwhile is told a time by the speed of the texts that run."""
+    ended = list[EndEvent]()
+    text = Completion((1,), GenerationConfig(max_tokens=9))
+    run = Submission(1, lambda run: None)
+    request = GenerationRequest(run, 0, (1,), 1e9, lambda _, event: ended.append(event), completion=text)
+    request.end()
+    assert request.started
+    assert len(ended) == 1
+    assert request.progress() is None
