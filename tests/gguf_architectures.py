@@ -97,7 +97,7 @@ def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
     model = make()
     writer = gguf.GGUFWriter(path, arch)
     for key, value in (facts(model.config) | mixtures.learned(model) | changed).items():
-        add_value(writer, key if key.startswith("xielu.") else f"{arch}.{key}", value)
+        add_value(writer, key if key.startswith(("xielu.", "tokenizer.")) else f"{arch}.{key}", value)
     for tensor, values in converted(model, arch).items():
         writer.add_tensor(tensor, np.ascontiguousarray(values, np.float32))
     finish(writer)

@@ -227,7 +227,9 @@ def llama_cpp_tokens(path: Path, text: str) -> list[int]:
     library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
     found = (library.llama_token * 256)()
     raw = text.encode()
-    n = library.llama_tokenize(library.llama_model_get_vocab(llama_cpp_model(path)), raw, len(raw), found, 256, True, True)
+    n = library.llama_tokenize(
+        library.llama_model_get_vocab(llama_cpp_model(path)), raw, len(raw), found, 256, True, True
+    )
     return list(found[:n])
 
 

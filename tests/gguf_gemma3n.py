@@ -25,14 +25,22 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
 }
 
+# With the sizes that llama.cpp has without reading them: so many streams, gates and layers with slots of their own.
+KNOWN = zoo.GEMMA3N | {
+    **{"hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 0},
+    **{"activation_sparsity_pattern": [0.95] * 6, "intermediate_size": [72] * 6, "vocab_size_per_layer_input": 101},
+}
+
 
 def own(c: Any) -> dict[str, Any]:
     """The metadata of such a model, but for what all have."""
     if c.model_type != "gemma3n_text":
         return {}
     ropes, normal = c.rope_parameters, torch.distributions.normal.Normal(0, 1)
+    full = ropes["full_attention"]
+    scaling = {"rope.scaling.type": "linear", "rope.scaling.factor": float(full["factor"])} if "factor" in full else {}
     shares = torch.tensor(c.activation_sparsity_pattern, dtype=torch.float32)
-    return {
+    return scaling | {
         "feed_forward_length": list(c.intermediate_size),
         "attention.sliding_window": c.sliding_window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in c.layer_types],
@@ -42,7 +50,7 @@ def own(c: Any) -> dict[str, Any]:
         "altup.active_idx": c.altup_active_idx,
         "altup.num_inputs": c.altup_num_inputs,
         "final_logit_softcapping": float(c.final_logit_softcapping),
-        "rope.freq_base": float(ropes["full_attention"]["rope_theta"]),
+        "rope.freq_base": float(full["rope_theta"]),
         "rope.freq_base_swa": float(ropes["sliding_attention"]["rope_theta"]),
     }
 

@@ -1,4 +1,4 @@
-"""The vocabularies of text encoders in GGUF files as tokenizer.json: WordPiece and Unigram, and the tokens around texts.
+"""Vocabularies of text encoders in GGUF files as tokenizer.json: WordPiece and Unigram, and the tokens around texts.
 
 llama.cpp writes a WordPiece vocabulary with "▁" before what begins a word and nothing before what goes on, where BERT
 has nothing and "##".
@@ -109,7 +109,7 @@ def token_id(f: GgufFacts, name: str, count: int, usual: int | None = None) -> i
 
 def around(f: GgufFacts, kind: str, tokens: list[str], usual: bool) -> dict[str, Any] | None:
     """The post-processor of an encoder: the first token, a text, the last; of a pair the last and, if the file says so,
-    the separator between. usual: of a byte-level vocabulary, if the first token is put there where the file is silent."""
+    the separator between. usual: of a byte-level vocabulary, if a silent file means that the first token is put there."""
     n, piece = len(tokens), kind == "bert"
     first = _named(f, ("cls", "bos"), n, piece or _flag(f, "add_bos_token", usual and kind != "t5"))
     last = _named(f, ("seperator", "eos") if piece else ("eos", "seperator"), n,

@@ -177,9 +177,7 @@ def modules_of(f: GgufFacts) -> Modules:
         return Modules(EncoderFacts())
     names = tuple(name for name in ("dense_2", "dense_3") if f"{name}.weight" in f.file.tensors)
     dense = tuple(_dense(f, name) for name in names)
-    return Modules(
-        EncoderFacts(), Output("vector", _pool(f, "pooling_type", 0), dense, True), {}, _layers(names, f)
-    )
+    return Modules(EncoderFacts(), Output("vector", _pool(f, "pooling_type", 0), dense, True), {}, _layers(names, f))
 
 
 def _dense(f: GgufFacts, name: str) -> Dense:
