@@ -181,7 +181,7 @@ NAMES = padded(101)
 
 def vocabulary(words: list[str] = NAMES) -> dict[str, Any]:
     """BERT's words as llama.cpp writes them: those in brackets are special."""
-    special = {word for word in words[:5]}
+    special = set(words[:5])
     spelled = [w if w in special else w[2:] if w.startswith("##") else _SPACED + w for w in words]
     return {
         "tokenizer.ggml.model": "bert",
@@ -227,9 +227,8 @@ def llama_cpp_tokens(path: Path, text: str) -> list[int]:
     library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
     found = (library.llama_token * 256)()
     raw = text.encode()
-    n = library.llama_tokenize(
-        library.llama_model_get_vocab(llama_cpp_model(path)), raw, len(raw), found, 256, True, True
-    )
+    vocabulary = library.llama_model_get_vocab(llama_cpp_model(path))
+    n = library.llama_tokenize(vocabulary, raw, len(raw), found, 256, True, True)
     return list(found[:n])
 
 
