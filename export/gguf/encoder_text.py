@@ -109,7 +109,7 @@ def token_id(f: GgufFacts, name: str, count: int, usual: int | None = None) -> i
 
 def around(f: GgufFacts, kind: str, tokens: list[str], usual: bool) -> dict[str, Any] | None:
     """The post-processor of an encoder: the first token, a text, the last; of a pair the last and, if the file says so,
-    the separator between. usual: of a byte-level vocabulary, if a silent file means that the first token is put there."""
+    the separator between. usual: if a first token is put there where the file is silent."""
     n, piece = len(tokens), kind == "bert"
     first = _named(f, ("cls", "bos"), n, piece or _flag(f, "add_bos_token", usual and kind != "t5"))
     last = _named(f, ("seperator", "eos") if piece else ("eos", "seperator"), n,
