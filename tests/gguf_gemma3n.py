@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
 }
 
-# With the sizes that llama.cpp has without reading them. It divides the squared deviations of gates by n - 1, the authors
+# With the sizes that llama.cpp has without reading them. It divides squared deviations of gates by n - 1, the authors
 # by n, which is felt where there are few.
 KNOWN = zoo.GEMMA3N | {
     **{"hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 0},
