@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Literal
 
 from edgedec.bundle.manifest import EncoderFacts
 from edgedec.errors import CheckpointError
@@ -19,7 +20,7 @@ from edgedec.models import Part, Source
 from edgedec.spec import Dense, ModelSpec, Output
 
 # llama.cpp's numbers of poolings; 0 is none, 4 that of scores, which the tensors of the head show.
-POOLS = {1: "mean", 2: "cls", 3: "last"}
+POOLS: dict[int, Literal["mean", "cls", "last"]] = {1: "mean", 2: "cls", 3: "last"}
 _DISTIL_EPS = 1e-12
 CAUSAL = "must be false: the rows of an encoder see each other"
 _LATE = ("bert", "modern-bert")
@@ -159,7 +160,7 @@ def _score(f: GgufFacts, name: str) -> Config:
     return {"architectures": [f"{name}ForSequenceClassification"], "id2label": labels}
 
 
-def _pool(f: GgufFacts, key: str, usual: int) -> str:
+def _pool(f: GgufFacts, key: str, usual: int) -> Literal["mean", "cls", "last"]:
     found = f.whole(key, usual)
     if found not in POOLS:
         raise f.fail(f.name(key), f"is {found}; supported: 1 (mean), 2 (first token), 3 (last token)")
