@@ -25,13 +25,6 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
 }
 
-# With the sizes that llama.cpp has without reading them. It divides squared deviations of gates by n - 1, the authors
-# by n, which is felt where there are few.
-KNOWN = zoo.GEMMA3N | {
-    **{"hidden_size_per_layer_input": 256, "laurel_rank": 64, "num_kv_shared_layers": 0},
-    **{"activation_sparsity_pattern": [0.95] * 6, "intermediate_size": [4096] * 6, "vocab_size_per_layer_input": 101},
-}
-
 
 def own(c: Any) -> dict[str, Any]:
     """The metadata of such a model, but for what all have."""
