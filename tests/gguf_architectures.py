@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_gemma3n as gemma3n
 import gguf_gemma4 as gemma4
 import gguf_hybrids as hybrids
 import gguf_mixtures as mixtures
@@ -79,6 +80,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     **mixtures.MODELS,
     **hybrids.MODELS,
     **gemma4.MODELS,
+    **gemma3n.MODELS,
     **rwkv7.MODELS,
 }  # fmt: skip
 EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps", "rms_norm_eps")
@@ -95,7 +97,7 @@ def write(name: str, path: Path, **changed: Any) -> tuple[Any, Path]:
     model = make()
     writer = gguf.GGUFWriter(path, arch)
     for key, value in (facts(model.config) | mixtures.learned(model) | changed).items():
-        add_value(writer, key if key.startswith("xielu.") else f"{arch}.{key}", value)
+        add_value(writer, key if key.startswith(("xielu.", "tokenizer.")) else f"{arch}.{key}", value)
     for tensor, values in converted(model, arch).items():
         writer.add_tensor(tensor, np.ascontiguousarray(values, np.float32))
     finish(writer)
@@ -118,7 +120,7 @@ def facts(c: Any) -> dict[str, Any]:
         return found | rwkv7.own(c)
     if kind in RMS:
         return found | _state_space(c)
-    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c) | gemma4.own(c)
+    return found | _heads(c) | _own(c) | mixtures.own(c) | hybrids.own(c) | gemma4.own(c) | gemma3n.own(c)
 
 
 def _length(c: Any) -> int:
@@ -207,7 +209,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
-    found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model)
+    found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model) | gemma3n.together(model)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:
@@ -227,7 +229,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
 
 
 def _changed(name: str, values: Array, names: Any, c: Any) -> list[tuple[str, Array]]:
-    for one in (mixtures, hybrids, gemma4, rwkv7):
+    for one in (mixtures, hybrids, gemma4, gemma3n, rwkv7):
         if (found := one.changed(name, values, names, c)) is not None:
             return found
     stem, _, suffix = name.rpartition(".")

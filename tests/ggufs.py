@@ -125,7 +125,7 @@ def drawn_blocks(kind: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def add_value(writer: Any, key: str, value: Any) -> None:
-    if isinstance(value, list):
+    if isinstance(value, list | bytes):
         writer.add_array(key, value)
     else:
         adds: dict[type, Any] = {

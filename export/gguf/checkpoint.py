@@ -18,12 +18,14 @@ from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.gguf.activations import activations
 from edgedec.export.gguf.common import head_dim, nextn_layers
 from edgedec.export.gguf.config import PAIRED, UNORDERED, config_of
+from edgedec.export.gguf.encoders import head_weights, modules_of
 from edgedec.export.gguf.file import GgufFile
+from edgedec.export.gguf.gemma3n import gemma3n_weights
 from edgedec.export.gguf.gemma4 import gemma4_weights, ignored
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
-from edgedec.export.gguf.tokenizer import write_text
+from edgedec.export.gguf.tokenizer import TOKENS, write_text
 from edgedec.export.gguf.types import BLOCK, KEPT, LEAST, OWN, PARTED, SUGGESTED, SUPER
 from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.weights import Kept
@@ -33,6 +35,10 @@ from edgedec.models.cohere import logit_scale
 from edgedec.models.granitemoe import multipliers
 from edgedec.spec import ModelSpec
 
+# Matrices that older converters wrote without their one row.
+ONE_ROW = ("token_types.weight", "cls.output.weight")
+# Types whose tensors are as in the checkpoint, under other names.
+OTHERWISE = {"gemma4_text": gemma4_weights, "gemma3n_text": gemma3n_weights}
 TURNED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
 
 
@@ -46,7 +52,7 @@ class GgufCheckpoint(Checkpoint):
     @classmethod
     def of(cls, path: Path) -> GgufCheckpoint:
         facts = GgufFacts(GgufFile.open(path))
-        return cls(path, config_of(facts), _tensors(facts), facts)
+        return cls(path, config_of(facts), _tensors(facts), facts, modules=modules_of(facts))
 
     def spec(self, context: int | None = None) -> ModelSpec:
         try:
@@ -62,11 +68,13 @@ class GgufCheckpoint(Checkpoint):
             times = minicpm3.multipliers(ConfigReader(self.config))
         if kind.startswith("cohere"):
             times = {"final_norm": logit_scale(ConfigReader(self.config))}
-        if kind == "gemma4_text":
-            found, unread = gemma4_weights(spec), ignored(spec)
+        if kind in OTHERWISE:
+            found, unread = OTHERWISE[kind](spec, self.config), ignored(spec)
         else:
             found = named(spec, self.tensors, times, self.facts.architecture) | activations(self.facts, spec)
-            unread = ()
+            found |= head_weights(spec, self.facts)
+            # Embeddings have no use for the head of a decoder.
+            unread = () if spec.output is None else (r"output\.weight",)
         drafting = (rf"blk\.{spec.n_layers + i}\..*" for i in range(nextn_layers(self.facts)))
         self.check(found, spec, (*IGNORED, *unread, *drafting))
         return found
@@ -76,6 +84,10 @@ class GgufCheckpoint(Checkpoint):
 
     def copy_text(self, target: Path) -> Text:
         return write_text(self.facts, target)
+
+    def tokenizer_size(self) -> int:
+        tokens = self.facts.file.metadata.get(TOKENS, ())
+        return len(tokens) if isinstance(tokens, list) else 0
 
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
         """The format for the type that most of the values have; of a matrix of several types, for its finest."""
@@ -152,6 +164,8 @@ def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:
             found[name] = replace(tensor, shape=(prod(tensor.shape),))
         elif len(tensor.shape) > 1 and name.endswith((".bias", "norm.weight")):
             found[name] = replace(tensor, shape=tuple(n for n in tensor.shape if n != 1) or (1,))
+        elif name in ONE_ROW and len(tensor.shape) == 1:
+            found[name] = replace(tensor, shape=(1, *tensor.shape))
         elif name.endswith("ffn_gate_inp_shexp.weight"):
             found[name] = replace(tensor, shape=(1, prod(tensor.shape)))
     return {name: _turned(facts, name, tensor) for name, tensor in found.items()}

@@ -11,11 +11,13 @@ Config = dict[str, Any]
 MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 
 
-def common(f: GgufFacts, model_type: str, eps: str = "rms_norm_eps", alike: bool = False) -> Config:
+def common(
+    f: GgufFacts, model_type: str, eps: str = "rms_norm_eps", alike: bool = False, inner: int | None = None
+) -> Config:
     """The config entries of nearly all architectures. eps: the config's name for what norms add, LayerNorms under
-    another name than the usual one; alike: YaRN's two scales are one, as in `rope_config`."""
+    another name than the usual one; alike: YaRN's two scales are one, as in `rope_config`; inner: as of `headless`."""
     heads = f.whole("attention.head_count", least=1)
-    found = headless(f, model_type, eps) | {
+    found = headless(f, model_type, eps, inner) | {
         "num_attention_heads": heads,
         "num_key_value_heads": f.whole("attention.head_count_kv", heads, least=1),
         "head_dim": head_dim(f),

@@ -11,6 +11,8 @@ from edgedec.errors import UnknownArchitecture
 from edgedec.export.gguf.common import Config, biased, common, expert_count, of_experts, pattern, rows
 from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.diffusion import diffusion_config, llada, llada_moe
+from edgedec.export.gguf.encoders import ENCODERS
+from edgedec.export.gguf.gemma3n import GEMMA3N
 from edgedec.export.gguf.gemma4 import GEMMA4
 from edgedec.export.gguf.hybrids import HYBRIDS
 from edgedec.export.gguf.latent import LATENT
@@ -250,6 +252,8 @@ ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     **HYBRIDS,
     **LATENT,
     **GEMMA4,
+    **GEMMA3N,
+    **ENCODERS,
 }
 # llama.cpp turns neighbouring channels together in these, as the checkpoint's own code does.
 UNORDERED = ("command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe")

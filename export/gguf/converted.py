@@ -16,7 +16,7 @@ from edgedec.export.gguf.file import PART, split_paths
 from edgedec.storage.files import cache_folder, replacing
 
 # Incremented when the conversion changes.
-REVISION = 2
+REVISION = 3
 # Files from this size on are hashed with progress; bytes of a piece.
 _LARGE, _PIECE = 1 << 30, 16 << 20
 

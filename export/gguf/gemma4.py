@@ -15,7 +15,7 @@ from edgedec.spec import ModelSpec
 
 # What stands for a channel that does not turn, by which its angle is divided.
 _NEVER = 1e20
-_OUTER = {
+OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
@@ -23,7 +23,7 @@ _OUTER = {
     "model.per_layer_model_projection.weight": "per_layer_model_proj.weight",
     "model.per_layer_projection_norm.weight": "per_layer_proj_norm.weight",
 }
-_LAYER = {
+LAYER = {
     **{f"self_attn.{part}_proj.weight": f"attn_{part}.weight" for part in "qkv"},
     **{f"self_attn.{part}_norm.weight": f"attn_{part}_norm.weight" for part in "qk"},
     **{f"mlp.{part}_proj.weight": f"ffn_{part}.weight" for part in ("gate", "up", "down")},
@@ -109,7 +109,7 @@ def _share(f: GgufFacts, dim: int) -> float:
     return 2 * turned / dim
 
 
-def gemma4_weights(spec: ModelSpec) -> dict[str, Source]:
+def gemma4_weights(spec: ModelSpec, config: Config) -> dict[str, Source]:
     return {
         name: tuple(replace(part, name=_named(part.name)) for part in source)
         for name, source in text_weights(spec).items()
@@ -117,10 +117,10 @@ def gemma4_weights(spec: ModelSpec) -> dict[str, Source]:
 
 
 def _named(theirs: str) -> str:
-    if theirs in _OUTER:
-        return _OUTER[theirs]
+    if theirs in OUTER:
+        return OUTER[theirs]
     _, _, layer, rest = theirs.split(".", 3)
-    return f"blk.{layer}.{_LAYER.get(rest, f'{rest} (no name in GGUF)')}"
+    return f"blk.{layer}.{LAYER.get(rest, f'{rest} (no name in GGUF)')}"
 
 
 def ignored(spec: ModelSpec) -> tuple[str, ...]:

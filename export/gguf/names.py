@@ -13,6 +13,7 @@ OUTER = {
     **{"embed": "token_embd.weight", "final_norm": "output_norm.weight", "head": "output.weight"},
     **{"final_norm_bias": "output_norm.bias", "head_bias": "output.bias", "positions": "position_embd.weight"},
     **{"entry_norm": "token_embd_norm.weight", "entry_norm_bias": "token_embd_norm.bias"},
+    "types": "token_types.weight",
 }
 # What stands for it in files of LFM2.
 OTHER_OUTER = {"final_norm": "token_embd_norm.weight"}
@@ -27,6 +28,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention": {
         "norm": ("attn_norm.weight",),
         "post_norm": ("post_attention_norm.weight",),
+        "after_norm": ("attn_output_norm.weight",),
         "inner_norm": ("attn_sub_norm.weight",),
         "qkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
         "qkv_bias": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
@@ -39,6 +41,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "mlp": {
         "norm": ("ffn_norm.weight",),
         "post_norm": ("post_ffw_norm.weight",),
+        "after_norm": ("layer_output_norm.weight",),
         "inner_norm": ("ffn_sub_norm.weight",),
         "up": ("ffn_up.weight",),
         "up_bias": ("ffn_up.bias",),

@@ -12,6 +12,8 @@ import numpy as np
 
 from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError, TextError
+from edgedec.export.gguf.encoder_text import around, unigram, wordpiece
+from edgedec.export.gguf.encoders import ENCODERS
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.pretokenizers import KNOWN, PreTokenizer
 from edgedec.export.world import pipeline
@@ -21,7 +23,7 @@ TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 TOKENS, MERGES, SCORES, TYPES = (f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type"))
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 SPACE = "▁"
-_KINDS = ("gpt2", "llama", "gemma4", "rwkv")
+_KINDS = ("gpt2", "llama", "gemma4", "rwkv", "bert", "t5")
 _ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|.)")
 MAX_PIECE = 1 << 10
 # Tokens that end a turn, as llama.cpp detects them by their spelling, too; "</s>" only where it is a control token.
@@ -49,16 +51,32 @@ def write_text(f: GgufFacts, target: Path) -> Text:
     if kind not in _KINDS:
         raise f.fail("tokenizer.ggml.model", f"{kind!r:.40} is not supported; known: {', '.join(_KINDS)}")
     bos = _id(f, "bos", tokens, 1 if kind == "llama" else None)
-    ends = _ends(f, tokens, types)
-    pre, world = _pre(f) if kind == "gpt2" else None, kind == "rwkv"
-    model = _byte_level(f, tokens, pre) if pre else _world(f, tokens, types) if world else _spm(f, tokens, types)
-    around = _around(f, tokens, bos, ends, pre.bos if pre else not world)
-    _write(f, target / TOKENIZER, model | {"added_tokens": _added(f, tokens, types, ends), "post_processor": around})
+    encodes = f.architecture in ENCODERS
+    ends = () if encodes else _ends(f, tokens, types)
+    pre = _pre(f) if kind == "gpt2" else None
+    usual = pre.bos if pre else kind != "rwkv"
+    processor = around(f, kind, tokens, usual) if encodes else _around(f, tokens, bos, ends, usual)
+    model = _model(f, kind, tokens, types, pre)
+    _write(f, target / TOKENIZER, model | {"added_tokens": _added(f, tokens, types, ends), "post_processor": processor})
     spelled = {"bos_token": "" if bos is None else tokens[bos], "eos_token": tokens[ends[0]] if ends else ""}
     template = f.text("tokenizer.chat_template", "").removeprefix("rwkv-world") or None  # a name, not a template
     settings = {key: value for key, value in {**spelled, "chat_template": template}.items() if value}
     (target / SETTINGS).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Text(tokenizer=TOKENIZER, bos=bos, eos=ends, chat_template=template, sampling=sampling, **spelled)
+
+
+def _model(f: GgufFacts, kind: str, tokens: list[str], types: list[int], pre: PreTokenizer | None) -> dict[str, Any]:
+    if pre:
+        return _byte_level(f, tokens, pre)
+    match kind:
+        case "bert":
+            return wordpiece(f, tokens, types)
+        case "t5":
+            return unigram(f, tokens, types, _array(f, SCORES, len(tokens), 0.0))
+        case "rwkv":
+            return _world(f, tokens, types)
+        case _:
+            return _spm(f, tokens, types)
 
 
 def _vocabulary(f: GgufFacts) -> tuple[list[str], list[int]]:

@@ -290,7 +290,7 @@ def test_a_small_file_cannot_ask_for_much(tmp_path: Path) -> None:
 
 
 UNSUITABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"arch": "rwkv7"}, UnknownArchitecture, r"architecture 'rwkv7' \(a recurrent .*\) is not one of llama, qwen2"),
+    ({"arch": "rwkv6"}, UnknownArchitecture, r"architecture 'rwkv6' \(a recurrent .*\) is not one of llama, qwen2"),
     ({"llama.block_count": None}, CheckpointError, "llama.block_count is missing"),
     ({"llama.block_count": 2}, BadTensor, "blk.1.attn_q.weight: missing from"),
     ({"llama.block_count": 0}, CheckpointError, "must be a whole number from 1 to 11"),

@@ -28,11 +28,11 @@ CONFIGS: list[tuple[dict[str, Any], str, bool]] = [
 ]
 ARCHITECTURES: list[tuple[str, dict[str, int], str]] = [
     ("t5", {}, "an encoder-decoder"),
-    ("bert", {}, "an encoder"),
-    ("nomic-bert", {}, "an encoder"),
+    ("jina-bert-v2", {}, "an encoder"),
+    ("nomic-bert-moe", {}, "an encoder"),
     ("plamo2", {"ssm.state_size": 16}, "a recurrent or state-space model"),
-    ("rwkv7", {}, "a recurrent or state-space model"),
-    ("kimi-linear", {"ssm.state_size": 16}, "a recurrent or state-space model"),
+    ("rwkv6", {}, "a recurrent or state-space model"),
+    ("arwkv7", {}, "a recurrent or state-space model"),
     ("grovemoe", {"expert_count": 8}, "a mixture of experts"),
     ("clip", {}, "a model of text and images or sound"),
     ("plamo", {}, "a decoder"),
