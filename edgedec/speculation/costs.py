@@ -102,7 +102,7 @@ class Costs:
         return len(self._rows) > 1 and self._rows[0] <= rows < self._rows[-1]
 
     def at_least(self, rows: int) -> float:
-        """The seconds that a call of `rows` rows takes at least, where some are measured, perhaps only of fewer rows."""
+        """The seconds that a call of `rows` rows takes at least, where calls of some number of rows are measured."""
         return self.seconds[min(rows, self._rows[-1], self._most)]
 
     def calls(self, rows: int) -> int:
