@@ -66,10 +66,10 @@ class Bank(Structure):
         self.terms = terms
 
     def open(self, call: float) -> None:
-        """Set the seconds of a call without drafts; the first time also the balance."""
+        """Set the seconds of a call without drafts; the first time also add the first balance."""
         self.call = call
         if not self.opened:
-            self.left, self.opened = self.most * call, 1
+            self.left, self.opened = self.left + self.most * call, 1
         self.left = min(self.left, self.most * call)
 
     def add(self, seconds: float) -> None:

@@ -101,6 +101,10 @@ class Costs:
         """Whether the costs of `rows` rows and of more are measured."""
         return len(self._rows) > 1 and self._rows[0] <= rows < self._rows[-1]
 
+    def at_least(self, rows: int) -> float:
+        """The seconds that a call of `rows` rows takes at least, where calls of some number of rows are measured."""
+        return self.seconds[min(rows, self._rows[-1], self._most)]
+
     def calls(self, rows: int) -> int:
         """The number of measured calls of about so many rows, up to a limit."""
         with self._lock:

@@ -5,9 +5,13 @@ never earn back. So a text begins without drafters while the savings of all text
 
     savings = balance of the bank + rate · (the time of texts without drafters, once the balance is at its most)
 
-so that openings, too, lose no more than `rate` of the time (`bank`). One session may read many texts: where the
-balance is used up at the beginning of one, it begins without the drafters of the one before, which keep what they
-know."""
+so that openings, too, lose no more than `rate` of the time (`bank`). Where drafting brings nothing, that would still be
+lost for nothing: so openings that the gains of drafting do not pay for wait for the savings of 2, 4, 8 and then each
+time 16 openings (`_Tries`). While the cost of a call is unknown there are no savings; a call of an opened text makes it
+known, so the 1st, 2nd, 4th, 8th … look opens one.
+
+One session may read many texts: where the balance is used up at the beginning of one, it begins without the drafters of
+the one before, which keep what they know."""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
 
 # The calls until the balance is looked at again.
 _REST = 32
+# The most openings whose savings one opening waits for, and that the gains of earlier texts pay for.
+_LONGEST = 16
 
 
 class Openings:
@@ -33,6 +39,14 @@ class Openings:
     def __init__(self, bank: Bank) -> None:
         self.bank, self._saved = bank, 0.0
         self._created, self._proposed = _Usual(), _Usual()
+        self._tries, self._looks = _Tries(bank), 0
+
+    def take(self) -> bool:
+        """Whether a text opens its drafters now; counts as its opening."""
+        if not self.bank.opened:
+            self._looks += 1
+            return self._looks & (self._looks - 1) == 0
+        return self.paid and self._tries.take(self._seconds)
 
     @property
     def paid(self) -> bool:
@@ -48,11 +62,13 @@ class Openings:
         room = max(self.bank.most * self.bank.call - self.bank.left, 0.0)
         self.bank.add(seconds)
         self._saved = min(self._saved + max(seconds - room, 0.0), self._seconds)
+        self._tries.passed += seconds
 
     def add_created(self, seconds: float) -> None:
         """Charge the creation of a text's drafters."""
         if self._created.add(seconds):
             self.bank.lost += seconds
+            self._tries.exclude(seconds)
             self._spend(seconds)
 
     def add_proposed(self, seconds: float) -> None:
@@ -66,6 +82,36 @@ class Openings:
         part = min(self._saved, seconds)
         self._saved -= part
         self.bank.add(part - seconds)
+
+
+class _Tries:
+    """Decides which openings are tried, of those that are paid. `passed`: what all texts without drafters have saved so
+    far."""
+
+    def __init__(self, bank: Bank) -> None:
+        self._bank, self.passed = bank, 0.0
+        # Gains of drafting that no opening was tried for, and all gains at the last look at them.
+        self._won = self._seen = 0.0
+        # The next opening that no gains pay for: not before `passed` is so much, and the wait of the one before it.
+        self._until, self._wait = 0.0, 1
+
+    def exclude(self, seconds: float) -> None:
+        """Note that so much of what the bank lost was an opening, not drafting."""
+        self._seen -= seconds
+
+    def take(self, price: float) -> bool:
+        """Whether one that takes `price` seconds is tried now; counts it as tried."""
+        gains = self._bank.saved - self._bank.lost
+        self._won = min(max(self._won + gains - self._seen, 0.0), _LONGEST * price)
+        self._seen = gains
+        if self._won >= price:
+            self._won, self._wait = self._won - price, 1
+            return True
+        if self.passed < self._until:
+            return False
+        self._wait = min(2 * self._wait, _LONGEST)
+        self._until = self.passed + self._wait * price
+        return True
 
 
 class _Usual:
@@ -97,7 +143,7 @@ class Deferred(Wrapped):
         # The calls without drafters, and the length of the text at the last look at the savings.
         self._closed = self._length = 0
         self.opened = self._proposed = False
-        if openings.paid:
+        if openings.take():
             self._open()
 
     def _open(self) -> None:
@@ -111,7 +157,7 @@ class Deferred(Wrapped):
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         if not self.opened:
             self._save(context)
-            if not self._openings.paid:
+            if not (self._openings.take() if self._kept is None else self._openings.paid):
                 return Draft(why=TEXTS[BANK], rest=_REST, unseen=True)
             self._open()
         watch = OwnTime()

@@ -48,10 +48,9 @@ class Governed:
         self._measure, self._find_probe = costs, row_probe
         self._costs: Costs | None = None
         self._probe: RowProbe | None = None
-        self._shared = shared
+        self._shared, self._terms = shared, terms
         self.members = [self._record(name, drafter) for name, drafter in drafters]
         self._names = [member.name for member in self.members]
-        self._terms = terms
         self.account = TextAccount(shared.bank(terms) if shared else Bank(terms))
         # Whether the tables propose for the next call.
         self._watched = False
@@ -61,8 +60,7 @@ class Governed:
         self._useful, self._gaps = UsefulRows(), Gaps()
         # Calls by the size of their drafts, those without by reason; the text when it proposed, the reason after it.
         self._sizes, self._whys = Counter[int](), Counter[str]()
-        self._ids, self._later = list[int](), WAITING
-        self._length = self._rest = 0
+        self._ids, self._later, self._length, self._rest = list[int](), WAITING, 0, 0
         self._begin_text()
         self._link()
 
@@ -151,6 +149,8 @@ class Governed:
             if self._useful.update(costs, self._sequences) and self._terms is AUTO:
                 for _, member in self._others:
                     member.learn_hope(prices)
+        elif costs.known:
+            self.account.bank.open(costs.at_least(self._sequences))
         if rested:
             self._whys[self._later] += rested
         for record in self._records:
