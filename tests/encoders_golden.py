@@ -110,10 +110,10 @@ MODELS |= {
         "DebertaV2Model",
         DEBERTA
         | {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 3}
-        | {"embedding_size": 24, "hidden_act": "relu", "position_buckets": -1},
+        | {"embedding_size": 24, "hidden_act": "relu"},
     ),
     "deberta-c2p": ("DebertaV2Model", V3 | {"pos_att_type": ["c2p"], "share_att_key": False, "position_buckets": 9}),
-    "deberta-p2c": ("DebertaV2Model", V3 | {"pos_att_type": ["p2c"], "max_relative_positions": -1}),
+    "deberta-p2c": ("DebertaV2Model", V3 | {"pos_att_type": ["p2c"], "max_relative_positions": 44}),
 }
 
 

@@ -249,7 +249,7 @@ def test_pairs_of_texts_are_read_and_scored_as_transformers_does_it(tmp_path: Pa
         assert model.encoder.reader.pair(first, second, 0).ids == read["input_ids"][0].tolist()
         with torch.no_grad():
             expected = theirs(**read).logits[0].softmax(0).numpy()
-        found = model.classify((first, second))[0]
+        found = model.classify([(first, second)])[0]
         np.testing.assert_allclose([found[label] for label in ("no", "maybe", "yes")], expected, atol=1e-5)
     assert (folder / "tokenizer.json").is_file()
     assert json.loads((folder / "tokenizer.json").read_text())["model"]["type"] == "Unigram"

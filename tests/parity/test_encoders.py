@@ -142,7 +142,7 @@ def test_every_fact_of_a_config_counts(tmp_path: Path, name: str) -> None:
     whole = _facts(folder, of.config)
     tried = []
     for key in sorted(set(of.config) - SILENT):
-        of_scores = key.startswith("classifier_") and not name.endswith("-score")
+        of_scores = key.startswith(("classifier_", "pooler_")) and not name.endswith("-score")
         if "dropout" in key or of.config[key] is None or of_scores:
             continue
         tried.append(key)
