@@ -26,9 +26,12 @@ NORM = ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")
 # The matrix that a table goes through, where it is that of keys or queries too (`share_att_key`), and where it is not.
 SHARED = {"relative_k": "key_proj", "relative_q": "query_proj"}
 OWN = {"relative_k": "pos_key_proj", "relative_q": "pos_query_proj"}
-ATTENTION: e.Places = e.BERT_ATTENTION | {
-    f"qkv{end}": tuple(f"attention.self.{part}_proj.{kind}" for part in ("query", "key", "value"))
-    for end, kind in (("", "weight"), ("_bias", "bias"))
+ATTENTION: e.Places = {
+    **e.BERT_ATTENTION,
+    **{
+        f"qkv{end}": tuple(f"attention.self.{part}_proj.{kind}" for part in ("query", "key", "value"))
+        for end, kind in (("", "weight"), ("_bias", "bias"))
+    },
 }
 
 

@@ -13,7 +13,9 @@ constexpr int PIECE = 64;  // rows of a text that are multiplied by a table at o
 RelativeScores::RelativeScores(Engine& engine, const ed_attention& m) : engine_(engine), m_(m), s_(engine.shared<Scratch>()) {}
 
 bool RelativeScores::possible(const ed_attention& m) {
-  return m.heads == m.kv_heads && m.relative_length > 0 && m.relative_rows && (m.relative_k || m.relative_q);
+  if (m.heads != m.kv_heads || m.relative_length < 1 || !m.relative_rows || (!m.relative_k && !m.relative_q)) return false;
+  const int32_t *rows = m.relative_rows, *end = rows + 2 * (size_t)m.relative_length - 1;
+  return *rows >= 0 && end[-1] < 2 * (int64_t)m.relative && std::is_sorted(rows, end);
 }
 
 void RelativeScores::compute(const BlockCall& call, const float* q, const float* k, int64_t width) {

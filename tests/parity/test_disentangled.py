@@ -18,10 +18,11 @@ from edgedec.bundle import Bundle
 from edgedec.encoding.results import Results
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
-from edgedec.errors import BadTensor, BundleCorrupt, CheckpointError
+from edgedec.errors import BadTensor, BundleCorrupt, CheckpointError, RuntimeUnavailable
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.onnx import unsupported
 from edgedec.runtime import open_runtime
+from edgedec.runtimes import _native_model
 from edgedec.spec import Attention
 from edgedec.spec.relative import relative_rows
 
@@ -224,6 +225,15 @@ def test_a_decoder_and_endless_texts_are_refused(tmp_path: Path) -> None:
             BundleCorrupt, match="disentangled attention in a decoder, or of texts of more than 1048576"
         ):
             replace(spec, **facts).check("spec")
+
+
+def test_the_engine_refuses_rows_that_do_not_ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = golden("deberta")
+    bundle = bundle_of(tmp_path, of.config, of.tensors)
+    open_runtime("native", bundle)
+    monkeypatch.setattr(_native_model, "relative_rows", lambda block, n: relative_rows(block, n)[::-1].copy())
+    with pytest.raises(RuntimeUnavailable):
+        open_runtime("native", bundle)
 
 
 def test_graphs_refuse_it_by_name_and_the_format_is_newer(tmp_path: Path) -> None:
