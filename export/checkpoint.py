@@ -20,13 +20,14 @@ from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFo
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
-from edgedec.export.moved import moved, part_shape, stored_shape
+from edgedec.export.moved import moved, stored_shape
 from edgedec.export.quantized import IntegerMatrix, OwnMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import OwnPart, StackedPart, block_of, own_rows, stored_rows
 from edgedec.export.renamed import renamed, replaced, together
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
 from edgedec.export.sentence_modules import Modules, read_modules, terms_sources
 from edgedec.export.text import copy_text
+from edgedec.export.through import passed, shape_of
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
 from edgedec.models.drafts.mtp import mtp_tensors
@@ -191,7 +192,7 @@ class Checkpoint:
         """Refuse a checkpoint that lacks a tensor, has one too many, or one of another shape."""
         for name, shape in spec.tensors().items():
             self._check_one(name, weights[name], shape)
-        used = {part.name for source in weights.values() for part in source}
+        used = {name for source in weights.values() for part in source for name in part.names}
         for name in self.names:
             spare = self.quantization.found.spare if self.quantization else ()
             if name not in used and name not in spare and not any(re.fullmatch(pattern, name) for pattern in ignored):
@@ -200,10 +201,10 @@ class Checkpoint:
             self._check_tied(weights["embed"], used)
 
     def _check_one(self, name: str, source: Source, shape: tuple[int, ...]) -> None:
-        for part in source:
-            if part.name not in self.tensors:
-                raise BadTensor(f"{part.name}: missing from {self.folder}; part of {name} {shape}")
-            self.tensors[part.name].require_readable(part.name)
+        for stored in (stored for part in source for stored in part.names):
+            if stored not in self.tensors:
+                raise BadTensor(f"{stored}: missing from {self.folder}; part of {name} {shape}")
+            self.tensors[stored].require_readable(stored)
         found = self.shape(source)
         if found != shape:
             raise BadTensor(f"{source[0].name}: {name} has shape {found}, expected {shape}")
@@ -223,9 +224,7 @@ class Checkpoint:
                 raise BadTensor(f"{name}: differs from the embedding; set tie_word_embeddings to false in config.json")
 
     def _part_shape(self, part: Part) -> tuple[int, ...]:
-        if part.name not in self.tensors:
-            raise BadTensor(f"{part.name}: missing from {self.folder}")
-        return part_shape(part, self.tensors[part.name].shape)
+        return shape_of(part, self.tensors, self.folder)
 
     def _fill(self, out: Array, part: Part, row: int) -> None:
         """Rows from `row` of `part` on, as many as `out` has."""
@@ -239,6 +238,8 @@ class Checkpoint:
     def _values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
         if part.ones:
             return np.ones(shape, np.float32)
+        if part.through is not None:
+            return passed(part, self.tensors, row, shape[0])
         return self._moved(part, row, shape) if part.moved else self._stored_values(part, row, shape)
 
     def _stored_values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:

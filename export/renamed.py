@@ -4,7 +4,6 @@ all experts in one."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from edgedec.models import Part, Source
 
@@ -16,11 +15,11 @@ _EXPERT, _STACKED = ".experts.0.", {"gate_proj": "gate_up_proj", "down_proj": "d
 def renamed(weights: Mapping[str, Source], names: Collection[str], prefixes: Sequence[str]) -> dict[str, Source]:
     """The weights with the names that the checkpoint has; a tensor under none of them keeps its usual name."""
     return {
-        name: tuple(
-            replace(part, name=next((n for n in _candidates(part.name, prefixes) if n in names), part.name))
+        key: tuple(
+            part.renamed(lambda name: next((n for n in _candidates(name, prefixes) if n in names), name))
             for part in source
         )
-        for name, source in weights.items()
+        for key, source in weights.items()
     }
 
 
@@ -33,7 +32,7 @@ def replaced(
         others = (name.replace(usual, other) for usual, other in renames)
         return name if name in names else next((other for other in others if other in names), name)
 
-    return {key: tuple(replace(part, name=found(part.name)) for part in source) for key, source in weights.items()}
+    return {key: tuple(part.renamed(found) for part in source) for key, source in weights.items()}
 
 
 def together(weights: Mapping[str, Source], names: Collection[str]) -> dict[str, Source]:

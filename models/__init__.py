@@ -5,14 +5,36 @@ One file an architecture; the file's name is the `model_type` it reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models._kinds import decoder, kind
 from edgedec.plugins import Family
 from edgedec.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Through:
+    """A layer that rows of a tensor go through. rows: of its matrix `weight` [size, in], and of `bias` if it has one;
+    norm: the weight and the bias of a LayerNorm before it, with `eps`."""
+
+    weight: str
+    rows: tuple[int, int]
+    size: int
+    bias: str = ""
+    norm: tuple[str, str] | None = None
+    eps: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its tensors."""
+        return tuple(name for name in (self.weight, self.bias, *(self.norm or ())) if name)
+
+    def renamed(self, name: Callable[[str], str]) -> Through:
+        norm = None if self.norm is None else (name(self.norm[0]), name(self.norm[1]))
+        return replace(self, weight=name(self.weight), bias=name(self.bias) if self.bias else "", norm=norm)
 
 
 @dataclass(frozen=True)
@@ -29,7 +51,8 @@ class Part:
     width): of each row the columns lie in pieces of `width`, the first of each group, then the second of each, and are
     meant group by group. `beside`: so many matrices lie side by side in it, and are meant one below another.
 
-    `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none.
+    `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none. `through`: a layer
+    that the rows go through, whose outputs are meant.
     """
 
     name: str
@@ -44,6 +67,17 @@ class Part:
     in_turn: tuple[int, int] | None = None
     beside: int = 1
     ones: bool = False
+    through: Through | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors that it is made of."""
+        return (self.name, *(self.through.names if self.through else ()))
+
+    def renamed(self, name: Callable[[str], str]) -> Part:
+        """The same of tensors under the names that `name` gives."""
+        through = None if self.through is None else self.through.renamed(name)
+        return replace(self, name=name(self.name), through=through)
 
     @property
     def moved(self) -> bool:
@@ -53,7 +87,7 @@ class Part:
     @property
     def plain(self) -> bool:
         """Whether its rows are stored rows, but for a factor."""
-        return not (self.add or self.exp or self.moved or self.ones)
+        return not (self.add or self.exp or self.moved or self.ones or self.through)
 
 
 Source = tuple[Part, ...]

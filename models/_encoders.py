@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypedDict
 
 from edgedec.models import Part, Source
@@ -194,8 +193,7 @@ def placed(
 
 def _within(where: str, part: Part) -> Part:
     """The part in a layer; a name with a slash in front is of no layer."""
-    name = part.name[1:] if part.name.startswith("/") else where + part.name
-    return replace(part, name=name)
+    return part.renamed(lambda name: name[1:] if name.startswith("/") else where + name)
 
 
 BERT_ATTENTION: Places = {

@@ -30,6 +30,7 @@ from edgedec.spec import (
     Ssm,
 )
 from edgedec.spec.moe import level_name
+from edgedec.spec.relative import relative_rows
 
 
 class NativeModel(NativeRecurrent):
@@ -141,6 +142,7 @@ class NativeModel(NativeRecurrent):
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
     def _attention(self, prefix: str, block: Attention) -> structs.AttentionStruct:
+        length = self._spec.context_length
         return structs.AttentionStruct(
             heads=block.n_heads,
             kv_heads=block.n_kv_heads,
@@ -163,7 +165,10 @@ class NativeModel(NativeRecurrent):
             k_is_v=block.k_is_v,
             v_norm=block.v_norm,
             differential=block.differential,
-            **self._vectors(prefix, "lambdas pair_norm"),
+            **self._vectors(prefix, "lambdas pair_norm relative_k relative_q"),
+            relative=block.relative,
+            relative_rows=self._integers(tuple(relative_rows(block, length).tolist()) if block.relative else ()),
+            relative_length=length,
         )
 
     def _shared_attention(self, prefix: str, block: SharedAttention) -> structs.AttentionStruct:

@@ -97,6 +97,26 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+DEBERTA = SIZES | {
+    **{"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 14, "type_vocab_size": 0},
+    **{"norm_rel_ebd": "layer_norm", "position_biased_input": False},
+}
+V3 = DEBERTA | {"share_att_key": True, "position_buckets": 8}
+MODELS |= {
+    "deberta": ("DebertaV2Model", V3),
+    "deberta-score": ("DebertaV2ForSequenceClassification", V3 | LABELS),
+    # No buckets, tables of their own, positions and types, a narrower embedding.
+    "deberta-plain": (
+        "DebertaV2Model",
+        DEBERTA
+        | {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 3}
+        | {"embedding_size": 24, "hidden_act": "relu"},
+    ),
+    "deberta-c2p": ("DebertaV2Model", V3 | {"pos_att_type": ["c2p"], "share_att_key": False, "position_buckets": 9}),
+    "deberta-p2c": ("DebertaV2Model", V3 | {"pos_att_type": ["p2c"], "max_relative_positions": 44}),
+}
+
+
 class Golden(NamedTuple):
     """Of one model. found: the states [n, hidden_size] of TOKENS, or the logits [labels], of -terms
     [n, vocab_size]."""

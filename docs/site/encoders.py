@@ -13,6 +13,7 @@ from edgedec.models import FAMILY
 
 PAGE = Path(__file__).parents[1] / "embeddings.md"
 BEGIN, END = "<!-- encoders: docs/site/encoders.py -->\n", "<!-- /encoders -->\n"
+HYPHENED = ("deberta_v2", "xlm_roberta")
 # Decoders' files that read text encoders too, and of which kind.
 ALSO = {
     "gemma3_text": "EmbeddingGemma: Gemma 3 whose rows see each other",
@@ -24,9 +25,7 @@ def table() -> str:
     """A line a model type."""
     facts = FAMILY.all_facts()
     rows = {name: FAMILY.summary(name).removesuffix(".") for name in FAMILY.names() if facts[name].encodes} | ALSO
-    lines = [
-        f"| `{name.replace('_', '-') if name == 'xlm_roberta' else name}` | {what} |" for name, what in rows.items()
-    ]
+    lines = [f"| `{name.replace('_', '-') if name in HYPHENED else name}` | {what} |" for name, what in rows.items()]
     return "\n".join(["| `model_type` | |", "| --- | --- |", *lines]) + "\n"
 
 

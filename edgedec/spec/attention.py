@@ -9,6 +9,7 @@ from typing import Literal
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.differential import check_pairs, pair_tensors
+from edgedec.spec.relative import check_relative, relative_tensors
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Attention:
 
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
     of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
-    a key (0.0: heads are single)."""
+    a key (0.0: heads are single). `relative`: queries and keys are scored against learned rows of 2 relative distances
+    or buckets of them (`spec.relative`; 0: they are not)."""
 
     n_heads: int
     n_kv_heads: int
@@ -59,6 +61,9 @@ class Attention:
     k_is_v: bool = False
     v_norm: bool = False
     differential: float = 0.0
+    relative: int = 0
+    relative_far: int = 0
+    relative_scores: Literal["c2p", "p2c", "both"] = "both"
     kind: Literal["attention"] = "attention"
 
     @property
@@ -107,7 +112,7 @@ class Attention:
             shapes["qkv_bias"] = (self.qkv_rows,)
         if self.o_bias:
             shapes["o_bias"] = (hidden,)
-        return shapes | pair_tensors(self)
+        return shapes | pair_tensors(self) | relative_tensors(self)
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of them a row reads every byte."""
@@ -131,3 +136,4 @@ class Attention:
         if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):
             raise BundleCorrupt(f"{where}.slopes: must be a finite number for each of {self.n_heads} heads")
         check_pairs(self, where)
+        check_relative(self, where)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec.relative import LONGEST
 
 if TYPE_CHECKING:
     from edgedec.spec import ModelSpec
@@ -120,6 +121,8 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
         raise BundleCorrupt(f"{where}.causal: a score of no token in an encoder")
     if spec.causal and any(block.distances for block in spec.attention.values()):
         raise BundleCorrupt(f"{where}.causal: scores by distance in a decoder")
+    if any(block.relative for block in spec.attention.values()) and (spec.causal or spec.context_length > LONGEST):
+        raise BundleCorrupt(f"{where}: disentangled attention in a decoder, or of texts of more than {LONGEST} tokens")
 
 
 def _check_output(spec: ModelSpec, output: Output, where: str) -> None:

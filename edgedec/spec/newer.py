@@ -71,7 +71,8 @@ def newer(spec: ModelSpec) -> tuple[str, ...]:
 
 def is_newer(spec: ModelSpec) -> bool:
     """Whether a model has facts or kinds that readers of format 8 do not know."""
-    return bool(newer(spec) or _KINDS & set(spec.kinds))
+    relative = any(block.relative for block in spec.attention.values())  # text encoders only, like `distances`
+    return bool(newer(spec) or _KINDS & set(spec.kinds) or relative)
 
 
 def _of(block: Block) -> dict[str, Any]:

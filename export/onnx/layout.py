@@ -43,6 +43,8 @@ def unsupported(spec: ModelSpec) -> str | None:
     for block in spec.attention.values():
         if block.distances:
             return "its scores have a part by distance"
+        if block.relative:
+            return "it has disentangled attention"
         if block.head_dim % 16:
             return f"head_dim {block.head_dim} is not a multiple of 16"
         if block.rope is not None and len(spec.ropes[block.rope].inv_freq) % 8:

@@ -43,8 +43,10 @@ struct ed_attention {
   // Above 0: heads are pairs, whose queries have head_dim / 2 values (edgedec/spec/differential.py); lambdas [4, head_dim / 2],
   // pair_norm [head_dim].
   float differential;
-  int32_t none;
-  const float *lambdas, *pair_norm;
+  int32_t relative;  // 0: none; else tables [heads, 2 relative, head_dim] that queries and keys are scored against (or null)
+  const float *lambdas, *pair_norm, *relative_k, *relative_q;  // (edgedec/spec/relative.py)
+  const int32_t* relative_rows;  // [2 relative_length - 1]: their row by query - key from 1 - relative_length on
+  int32_t relative_length, nothing;
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].

@@ -86,6 +86,10 @@ struct Work {
     const int of = head * a.group() + (q0 + i) % a.group();
     return a.distance + of * a.distance_stride - (a.length + row(i));
   }
+  const float* relative(int i) const {
+    const int of = head * a.group() + (q0 + i) % a.group();
+    return a.relative + ((int64_t)row(i) * a.heads + of) * a.relative_stride;
+  }
   // Ranks of this chunk that lie in the slots of their number.
   int dense() const { return a.begin ? max(min(a.length - base, CHUNK), 0) : CHUNK; }
   const uint8_t* at(int slot, int64_t offset) const {
@@ -240,6 +244,10 @@ static float top(const Work& w, int query) {
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vmul(cap, vtanh(vdiv(vload(x + k), cap))));
     if (w.a.distance) {
       const float* of_key = w.distances(query) + w.base;
+      for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(of_key + k)));
+    }
+    if (w.a.relative) {
+      const float* of_key = w.relative(query) + w.base;
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(of_key + k)));
     }
     if (w.a.slopes) slope(w, query, span);

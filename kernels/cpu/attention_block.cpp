@@ -10,6 +10,7 @@
 #include "kv.h"
 #include "latent.h"
 #include "pre_router.h"
+#include "relative.h"
 
 namespace edgedec {
 
@@ -39,6 +40,7 @@ class AttentionBlock : public Block {
         latent_(block.latent ? std::make_unique<LatentProducts>(engine, block) : nullptr),
         router_(block.pre_router ? std::make_unique<PreRouter>(engine, block) : nullptr),
         pairs_(m_.differential > 0 ? std::make_unique<HeadPairs>(engine, m_) : nullptr),
+        relative_(m_.relative ? std::make_unique<RelativeScores>(engine, m_) : nullptr),
         curvature_(block.power_law ? block.power_law->curvature : nullptr),
         s_(engine.shared<AttentionScratch>()),
         k_(engine.kernels()),
@@ -74,6 +76,7 @@ class AttentionBlock : public Block {
     if (latent_) latent_->project(call, s_.qkv.p, width_);
     else project(call);
     if (m_.distance) spread_distances(call);
+    if (relative_) relative_->compute(call, s_.qkv.p, s_.qkv.p + q_dim_, width_);
     plan(call);
     store(call);
     attend(call);
@@ -99,7 +102,7 @@ class AttentionBlock : public Block {
   void place_rows(const BlockCall& call);
   // Of the largest text, in whole chunks.
   int64_t reach() const { return reach_; }
-  Attention view(const SequenceRows& s, SlotPositions& positions);
+  Attention view(const SequenceRows& s, SlotPositions& positions, size_t sequence);
   void store(const BlockCall& call);
   void norm_heads(float* q, float* k, int kv_head) const;
   void norm_part(float* x, const float* weight, const float* bias, int n) const;
@@ -122,6 +125,7 @@ class AttentionBlock : public Block {
   const std::unique_ptr<LatentProducts> latent_;  // or null
   const std::unique_ptr<PreRouter> router_;       // or null
   const std::unique_ptr<HeadPairs> pairs_;        // or null
+  const std::unique_ptr<RelativeScores> relative_;  // or null
   const float* const curvature_;  // [heads, dim, dim], or null
   AttentionScratch& s_;
   const Kernels& k_;
@@ -172,7 +176,7 @@ void AttentionBlock::plan(const BlockCall& call) {
   s_.views.clear();
   if (s_.slot_positions.size() < call.sequences.size()) s_.slot_positions.resize(call.sequences.size());
   if (m_.slopes) place_rows(call);
-  for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i]));
+  for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i], i));
   keep_weights(call);
   s_.plan.make(call, s_.views, engine_.pool().size());
   s_.parts.need(s_.plan.parts);
@@ -220,7 +224,7 @@ void AttentionBlock::place_rows(const BlockCall& call) {
     s_.row_at.insert(s_.row_at.end(), s.pending.positions + s.pending.first, s.pending.positions + s.pending.first + s.rows);
 }
 
-Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
+Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions, size_t sequence) {
   const AttentionState& state = *static_cast<const AttentionState*>(s.state);
   Attention a{};
   a.heads = m_.heads, a.kv_heads = m_.kv_heads, a.dim = d_;
@@ -236,6 +240,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
   if (tree.text) a.text = s.rows;
   if (m_.distance && tree.text) a.distance = s_.distance.p + reach(), a.distance_stride = 2 * reach() + CHUNK;
+  if (relative_ && tree.text) a.relative = relative_->of(sequence), a.relative_stride = RelativeScores::stride(s.rows);
   const bool ranked = state.identity() && tree.base == state.start();
   if (m_.slopes) a.slopes = m_.slopes, a.row_at = s_.row_at.data() + s.row;
   if (m_.slopes && !ranked) positions.fill(state, s), a.slot_at = positions.all.data();
@@ -429,6 +434,7 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   if (gate && gate != block.attention->heads && gate != block.attention->heads * block.attention->head_dim) return nullptr;
   if (gate && block.attention->k_is_v) return nullptr;
   if (block.attention->differential > 0 && !makes_pairs(*block.attention)) return nullptr;
+  if (block.attention->relative && !RelativeScores::possible(*block.attention)) return nullptr;
   return std::make_unique<AttentionBlock>(engine, block);
 }
 

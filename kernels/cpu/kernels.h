@@ -192,6 +192,8 @@ struct Attention {
   // Added to the scores of a head by distance: that of key - row at [head * distance_stride + key - row]; null: nothing.
   const float* distance = nullptr;
   int64_t distance_stride = 0;
+  const float* relative = nullptr;  // [rows, heads, relative_stride], added to the scores of keys of a text; null: nothing
+  int64_t relative_stride = 0;
   const float* sink_logit = nullptr;  // [heads]: a score of no token, which has no value; null: none
   const float* slopes = nullptr;  // [heads], times position of a key - that of the row added to its scores; null: nothing
   const int64_t* row_at = nullptr;  // [rows], the positions of rows, where there are slopes

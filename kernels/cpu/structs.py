@@ -38,8 +38,9 @@ class AttentionStruct(CStruct):
         (c_float, "clip"),
         (c_int32, "qk_norm_last k_is_v v_norm"),
         (c_float, "differential"),
-        (c_int32, "none"),
-        (c_void_p, "lambdas pair_norm"),
+        (c_int32, "relative"),
+        (c_void_p, "lambdas pair_norm relative_k relative_q relative_rows"),
+        (c_int32, "relative_length nothing"),
     )
 
 

@@ -14,6 +14,7 @@ from edgedec.runtimes.reference.differential import subtracted, widened
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, normed, rms_norm, sigmoid, softmax
 from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
+from edgedec.spec.relative import relative_rows, relative_tensors
 
 
 class Sight(NamedTuple):
@@ -58,6 +59,8 @@ def run(
     sight = None if view is None else Sight(view, span[0] - rows.first, rows)
     bias = distances(block, w, positions) if block.distances else None
     sink = w.get("sink_logit") if block.sink_logit else None
+    if block.relative:
+        bias = disentangled(block, w, q, k, positions)
     if block.slopes:
         bias = sloped(block, positions, np.concatenate([cache.positions(w.number), rows.positions]))
     y, paid = attend(q, keys, values, mask, block, sight, bias, sink)
@@ -71,6 +74,21 @@ def distances(block: Attention, w: BlockWeights, positions: NDArray[np.int64]) -
     """What is added to the scores of a whole text by distance [n_heads, n, n]."""
     apart = np.clip(positions[None, :] - positions[:, None], -block.distances, block.distances) + block.distances
     return np.ascontiguousarray(w.get("distance")[apart].transpose(2, 0, 1))
+
+
+def disentangled(block: Attention, w: BlockWeights, q: Array, k: Array, positions: NDArray[np.int64]) -> Array:
+    """What is added to the scores of a whole text by queries and keys with distances [n_heads, n, n]; q and k
+    [n_heads, n, head_dim]."""
+    length, scale = len(positions), np.float32(block.scale)
+    rows = relative_rows(block, length)[positions[:, None] - positions[None, :] + length - 1]
+    found = np.zeros((block.n_heads, length, length), np.float32)
+    for name, x, row in (("relative_k", q, rows), ("relative_q", k, rows.T)):
+        if name not in relative_tensors(block):
+            continue
+        table = w.get(name).reshape(block.n_heads, 2 * block.relative, block.head_dim)
+        scores = np.take_along_axis(x @ table.transpose(0, 2, 1), row[None].astype(np.int64), axis=2) * scale
+        found += scores if name == "relative_k" else scores.transpose(0, 2, 1)
+    return found
 
 
 def sloped(block: Attention, positions: NDArray[np.int64], keys: NDArray[np.int64]) -> Array:

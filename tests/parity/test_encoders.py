@@ -49,6 +49,7 @@ SILENT = {
     *("decoder_bias", "label2id", "id2label", "is_decoder", "add_cross_attention", "position_embedding_type"),
     *("_sliding_window_pattern", "pretraining_tp", "sinusoidal_pos_embds", "problem_type", "output_past"),
     *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj", "chunk_size_feed_forward"),
+    "legacy",  # of DeBERTa's head over the vocabulary
 }
 
 
@@ -83,7 +84,7 @@ def states(bundle: Bundle, engine: str, texts: list[EncodedText]) -> list[NDArra
 @pytest.mark.parametrize("name", NAMES)
 def test_an_encoder_computes_what_transformers_does(made: Any, name: str, engine: str) -> None:
     bundle = made(name)
-    if engine == "ort" and any(block.distances for block in bundle.spec.attention.values()):
+    if engine == "ort" and any(block.distances or block.relative for block in bundle.spec.attention.values()):
         with pytest.raises(RuntimeUnavailable, match="no files for it"):
             open_runtime(engine, bundle)
         return
@@ -93,7 +94,7 @@ def test_an_encoder_computes_what_transformers_does(made: Any, name: str, engine
 
 
 @pytest.mark.parametrize("weights", ["f16", "int8", "int4"])
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert", "electra", "embedding-gemma"])
+@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert", "electra", "embedding-gemma", "deberta"])
 def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
     bundle, expected = made(name, weights), golden(name).found.mean(axis=0)
     for engine in ("reference", "native"):
@@ -105,7 +106,8 @@ def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "native") for name in ("bert", "mpnet", "modernbert", "qwen3-score")] + [("bert", "reference")],
+    [(name, "native") for name in ("bert", "mpnet", "modernbert", "qwen3-score", "deberta", "deberta-plain")]
+    + [("bert", "reference"), ("deberta", "reference")],
 )
 def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, engine: str) -> None:
     bundle = made(name, "int8")
@@ -122,7 +124,7 @@ def test_instruction_sets_give_the_same_bytes(made: Any) -> None:
     from edgedec.kernels import cpu
     from edgedec.runtimes.native import NativeRuntime
 
-    for name in ("mpnet", "modernbert"):
+    for name in ("mpnet", "modernbert", "deberta"):
         bundle = made(name, "int8")
         isas = [isa for isa, runs in cpu.loader.isas().items() if runs]
         found = {}
@@ -140,7 +142,7 @@ def test_every_fact_of_a_config_counts(tmp_path: Path, name: str) -> None:
     whole = _facts(folder, of.config)
     tried = []
     for key in sorted(set(of.config) - SILENT):
-        of_scores = key.startswith("classifier_") and not name.endswith("-score")
+        of_scores = key.startswith(("classifier_", "pooler_")) and not name.endswith("-score")
         if "dropout" in key or of.config[key] is None or of_scores:
             continue
         tried.append(key)
@@ -244,10 +246,11 @@ def test_calls_that_no_encoder_can_run_are_refused(made: Any, engine: str) -> No
         runtime.forward([call])
 
 
+@pytest.mark.parametrize("name", ["bert", "deberta"])
 @pytest.mark.parametrize("engine", ["tvm", "graph", "opencl", "cuda"])
-def test_other_engines_refuse_encoders_by_name(made: Any, engine: str) -> None:
+def test_other_engines_refuse_encoders_by_name(made: Any, engine: str, name: str) -> None:
     with pytest.raises(RuntimeUnavailable) as error:
-        open_runtime(engine, made("bert"))
+        open_runtime(engine, made(name))
     assert "\n" not in str(error.value)
 
 
