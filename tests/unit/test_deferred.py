@@ -2,110 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opening import CALL, CREATE, PROPOSE, REST, Clock, Drafts, World, context, looks, set_clock
 
-import edgedec
-from edgedec.decoding import host_time
-from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.context import Context
-from edgedec.decoding.draft import BaseDrafter, Draft, State
-from edgedec.decoding.scheduler.batch import Batch
-from edgedec.kernels.cpu.loader import why_not
+from edgedec.decoding.draft import BaseDrafter, Draft
 from edgedec.speculation.bank import AUTO, Bank
 from edgedec.speculation.deferred import Deferred, Openings
 from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
-
-CREATE, PROPOSE, CALL = 0.5, 0.25, 1.0
-REST = 32
-
-
-class Clock:
-    """Time that passes only where a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Drafts(BaseDrafter):
-    """Takes PROPOSE seconds for each proposal."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.asked, self.known, self.resets = clock, 0, "new", 0
-
-    def propose(self, context: Any, nodes: int, min_path_prob: float) -> Draft:
-        self.asked += 1
-        self.clock.now += PROPOSE
-        return Draft.chain([7])
-
-    def reset(self) -> None:
-        self.resets += 1
-
-    def state(self) -> State:
-        return {"known": np.array([1])}
-
-    def restore(self, state: State) -> None:
-        self.known = "restored"
-
-    def inherit(self, other: Any) -> None:
-        self.known = f"from {other.known}"
-
-    def report(self) -> dict[str, Any]:
-        return {"silent": 3, "calls": {BANK: 1, "waiting": 2}, "sizes": {}, "drafters": {}}
-
-
-def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    for name in ("perf_counter", "thread_time"):
-        monkeypatch.setattr(host_time, name, clock)
-
-
-class World:
-    """Texts that share a bank. A call without drafts takes CALL seconds, and creating drafters CREATE."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: float = 0.0) -> None:
-        self.clock = Clock()
-        set_clock(monkeypatch, self.clock)
-        self.bank = Bank(AUTO)
-        self.openings = Openings(self.bank)
-        for _ in range(2):  # their times become known
-            self.text().propose(context(1), 4, 0.0)
-        self.bank.open(CALL)
-        self.bank.left, self.bank.lost = left, 0.0
-
-    def text(self) -> Deferred:
-        return Deferred(self.make, self.openings, ["copy", "eagle3"])
-
-    def make(self) -> Drafts:
-        self.clock.now += CREATE
-        return Drafts(self.clock)
-
-
-def context(length: int, others: int = 0) -> Any:
-    return Context([0] * length, 1, SimpleNamespace(), concurrent=others)  # type: ignore[arg-type]  # no cache
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
-
-
-def looks(text: Deferred, others: int = 0, length: int = 10, step: int = REST + 1) -> int:
-    """How often it is asked until it is open."""
-    for n in range(10_000):
-        if text.opened:
-            return n
-        text.propose(context(length + n * step, others), 4, 0.0)
-    raise AssertionError("never opened")
 
 
 def test_the_first_texts_open_at_once_because_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,70 +245,3 @@ def test_openings_lose_no_more_than_the_rate(create: float, propose: float, leng
                 at += REST + 1
             time += length * CALL
         assert lost <= CALL + AUTO.rate * time + create + propose + 1e-6
-
-
-@pytest.mark.skipif(why_not() is not None, reason=f"native engine: {why_not()}")
-def test_short_texts_of_a_small_model_share_few_openings(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some are opened, some are not, how many follows from the machine; the texts are those without drafters."""
-    model, opened, made = edgedec.open(nano, engine="native", threads=1), Counter[bool](), list[Deferred]()
-    create = Deferred.__init__
-    monkeypatch.setattr(Deferred, "__init__", lambda self, *a: made.append(self) or create(self, *a))
-    prompts = [model.tokenizer.encode(f"{word} upon a time there was a") for word in ("Once", "One", "Then", "A")] * 8
-    config = GenerationConfig(max_tokens=24)
-    texts = dict[str, list[list[int | None]]]()
-    for speculate in ("off", "auto"):
-        batch, texts[speculate], tables = Batch(model.runtime), [[] for _ in prompts], dict[Any, Any]()
-        for ids, text in zip(prompts, texts[speculate], strict=True):
-            session = model.session(context=128, speculate=speculate, tables=tables)
-            session.submit(batch, list(ids), text.append, config=config)
-            batch.run()
-    opened.update(text.opened for text in made)
-    assert len(made) == len(prompts)
-    assert opened[True] >= 2
-    assert opened[False] >= 2
-    assert texts["auto"] == texts["off"]
-
-
-@pytest.mark.skipif(why_not() is not None, reason=f"native engine: {why_not()}")
-def test_short_first_texts_do_not_keep_later_ones_from_drafters(
-    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They end before calls of more rows are measured; but what a call takes at least is known, so savings are."""
-    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))  # no costs of earlier runs
-    model, tables = edgedec.open(nano, engine="native", threads=1), dict[Any, Any]()
-    ids = model.tokenizer.encode("Once upon a time")
-    for _ in range(2):
-        list(model.session(context=128, speculate="auto", tables=tables).tokens(ids, max_tokens=5))
-    bank = tables["speculation"].bank()
-    assert bank.opened
-    assert bank.call > 0
-    tables["speculation"].openings._created._means.seconds = 2 * bank.call
-    bank.left = 0.0
-    text = model.session(context=128, speculate="auto", tables=tables)
-    list(text.tokens(ids, max_tokens=100))
-    assert bank.left > 0, "its calls saved for one"
-
-
-@pytest.mark.skipif(why_not() is not None, reason=f"native engine: {why_not()}")
-@pytest.mark.parametrize("speculate", ["copy", "auto+copy"])
-def test_named_drafters_are_opened_with_their_text(nano: Path, speculate: str) -> None:
-    model, tables = edgedec.open(nano, engine="native", threads=1), dict[Any, Any]()
-    for _ in range(4):
-        session = model.session(context=64, speculate=speculate, tables=tables)
-        assert not isinstance(session._drafter.drafter, Deferred)  # type: ignore[attr-defined]
-
-
-@pytest.mark.skipif(why_not() is not None, reason=f"native engine: {why_not()}")
-def test_without_drafters_all_calls_after_the_prompt_are_the_runtime_s_own(
-    nano: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = edgedec.open(nano, engine="native", threads=1)
-    session, rows = model.session(context=64, speculate="off"), list[int]()
-    forward = model.runtime.forward
-    monkeypatch.setattr(model.runtime, "forward", lambda calls: rows.append(len(calls[0].rows)) or forward(calls))
-    first = list(session.tokens(model.tokenizer.encode("Once upon a time"), max_tokens=4))
-    assert len(rows) <= 1
-    again = list(session.tokens(None, max_tokens=8))
-    assert len(rows) <= 1
-    assert session.stats.calls == 8
-    assert len(first + again) == 12
