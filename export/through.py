@@ -14,7 +14,7 @@ from edgedec.export.safetensors import Array
 from edgedec.models import Part
 
 
-class Tensor(Protocol):
+class StoredTensor(Protocol):
     """A tensor of a checkpoint."""
 
     @property
@@ -23,7 +23,7 @@ class Tensor(Protocol):
     def values(self, name: str, row: int, shape: tuple[int, ...], /) -> Array: ...
 
 
-def shape_of(part: Part, tensors: Mapping[str, Tensor], folder: Path) -> tuple[int, ...]:
+def shape_of(part: Part, tensors: Mapping[str, StoredTensor], folder: Path) -> tuple[int, ...]:
     """The shape of a part; BadTensor if the checkpoint has no such one, or a layer does not fit it."""
     for name in part.names:
         if name not in tensors:
@@ -41,7 +41,7 @@ def shape_of(part: Part, tensors: Mapping[str, Tensor], folder: Path) -> tuple[i
     return (shape[0], last - first)
 
 
-def passed(part: Part, tensors: Mapping[str, Tensor], row: int, count: int) -> Array:
+def passed(part: Part, tensors: Mapping[str, StoredTensor], row: int, count: int) -> Array:
     """Rows row to row + count - 1 of a part that goes through a layer, computed in float64."""
     layer = part.through
     assert layer is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import torch
 import zoo
 from gguf_mixtures import Array, Tensors
 
@@ -30,6 +29,8 @@ def own(c: Any) -> dict[str, Any]:
     """The metadata of such a model, but for what all have."""
     if c.model_type != "gemma3n_text":
         return {}
+    import torch
+
     ropes, normal = c.rope_parameters, torch.distributions.normal.Normal(0, 1)
     full = ropes["full_attention"]
     scaling = {"rope.scaling.type": "linear", "rope.scaling.factor": float(full["factor"])} if "factor" in full else {}

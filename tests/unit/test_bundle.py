@@ -109,7 +109,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
         "spec.layers.0.0.kind",
         "pool",
         BundleCorrupt,
-        "kind 'pool' is not one of 'altup', 'attention', 'channel_mix', 'conv'",
+        "kind 'pool' is not one of 'attention', 'latent', 'power_law'",
     ),
     ("spec.layers.0.0.kind", "mlp", BundleCorrupt, r"layers\[0\]\[0\]: unknown key"),
     ("spec.vocab_size", "9", BundleCorrupt, "vocab_size: expected int, found str"),

@@ -181,7 +181,7 @@ def test_merges_follow_the_scores() -> None:
 
 PLAIN = [text for text in TEXTS if "<" not in text and "[" not in text]
 WRONG: list[tuple[str, Any, str]] = [
-    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama, gemma4, rwkv"),
+    ("tokenizer.ggml.model", "plamo2", "'plamo2' is not supported; known: gpt2, llama, gemma4, rwkv"),
     ("tokenizer.ggml.model", 7, "must be a string"),
     ("tokenizer.ggml.pre", "superbpe", "'superbpe' is not supported; known: llama3"),
     ("tokenizer.ggml.tokens", "a", "must be a list of strings"),
