@@ -21,21 +21,20 @@ from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
 from edgedec.export.moved import moved, stored_shape
+from edgedec.export.products import product_rows, shape_of
 from edgedec.export.quantized import IntegerMatrix, OwnMatrix, Quantization, QuantizedMatrix, find, without_settings
 from edgedec.export.quantized._stack import OwnPart, StackedPart, block_of, own_rows, stored_rows
 from edgedec.export.renamed import renamed, replaced, together
-from edgedec.export.safetensors import Array, Stored, read_header, read_json
+from edgedec.export.safetensors import Array, Stored, read_json
 from edgedec.export.sentence_modules import Modules, read_modules, terms_sources
+from edgedec.export.shards import stored_tensors
 from edgedec.export.text import copy_text
-from edgedec.export.through import passed, shape_of
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
 from edgedec.models.drafts.mtp import mtp_tensors
 from edgedec.spec import ModelSpec
 from edgedec.text.tokenizer import Tokenizer
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 COMPARED_ROWS = 4096
 
 
@@ -55,7 +54,7 @@ class Checkpoint:
         folder = Path(folder)
         check_links(folder)
         config, modules = read_json(folder / "config.json"), read_modules(folder)
-        stored: dict[str, Stored] = {**_tensors(folder), **modules.tensors}
+        stored: dict[str, Stored] = {**stored_tensors(folder), **modules.tensors}
         quantization = find(folder, config, stored)
         if quantization is None:
             return cls(folder, config, stored, modules=modules)
@@ -212,7 +211,7 @@ class Checkpoint:
     def _check_tied(self, embed: Source, used: set[str]) -> None:
         """Refuse a stored head that differs from the embedding although the config ties them."""
         for name in self.names:
-            if name in used or not name.endswith("lm_head.weight"):
+            if name in used or not (name == "decoder.weight" or name.endswith("lm_head.weight")):
                 continue
             head, rows = (Part(name),), self.shape(embed)[0]
             same = self.shape(head) == self.shape(embed) and all(
@@ -238,9 +237,19 @@ class Checkpoint:
     def _values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
         if part.ones:
             return np.ones(shape, np.float32)
-        if part.through is not None:
-            return passed(part, self.tensors, row, shape[0])
+        if part.product:
+            return product_rows(part, row, row + shape[0], self._rows)
         return self._moved(part, row, shape) if part.moved else self._stored_values(part, row, shape)
+
+    def _rows(self, name: str, rows: tuple[int, int] | None) -> Array:
+        """Rows of a tensor; None: all of them, which are kept as `_moved` keeps them."""
+        shape, whole = self.tensors[name].shape, Part(name)
+        if rows is not None:
+            return self.tensors[name].values(name, rows[0], (rows[1] - rows[0], *shape[1:]))
+        if whole not in self._whole:
+            self._whole.clear()
+            self._whole[whole] = self.tensors[name].values(name, 0, shape)
+        return self._whole[whole]
 
     def _stored_values(self, part: Part, row: int, shape: tuple[int, ...]) -> Array:
         row += part.rows[0] if part.rows else 0
@@ -253,39 +262,6 @@ class Checkpoint:
             stored = stored_shape(part, self._part_shape(part))
             self._whole[part] = moved(part, self._stored_values(part, 0, stored))
         return self._whole[part][row : row + shape[0]]
-
-
-def _tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of the folder, from its one file or from the shards of its index."""
-    if (folder / SINGLE).is_file():
-        return read_header(folder / SINGLE)
-    if not (folder / INDEX).is_file():
-        raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}; {_advice(folder)}")
-    placed = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(placed, dict) or not all(isinstance(shard, str) for shard in placed.values()):
-        raise CheckpointError(f"{folder / INDEX}: weight_map must give a file for every tensor")
-    found: dict[str, Stored] = {}
-    for shard in sorted(set(placed.values())):
-        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", shard):
-            raise CheckpointError(f"{folder / INDEX}: {shard!r} is not a plain file name")
-        for name, stored in read_header(folder / shard).items():
-            if placed.get(name, shard) != shard or name in found:
-                raise BadTensor(f"{name}: in {shard}, though the index or another shard places it elsewhere")
-            found[name] = stored
-    for name, shard in placed.items():
-        if name not in found:
-            raise BadTensor(f"{name}: not in {shard}, where the index places it")
-    return found
-
-
-def _advice(folder: Path) -> str:
-    if not folder.is_dir():
-        return "there is no such folder"
-    if any(folder.glob("*.gguf")):
-        return "to export a GGUF file, name the file itself"
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
-        return "save the model as safetensors first: model.save_pretrained(folder)"
-    return "expected a Hugging Face model folder"
 
 
 def open_checkpoint(place: str | Path) -> Checkpoint:

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from edgedec.errors import CheckpointError
-from edgedec.export.checkpoint import INDEX, Checkpoint
+from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.shards import INDEX
 from edgedec.models import architecture
 
 KEPT = (".json", ".jinja", ".txt", ".model")

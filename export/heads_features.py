@@ -18,7 +18,7 @@ from edgedec.errors import UsageError
 from edgedec.export.exits_data import Encode, TokenStream, documents
 from edgedec.export.students import Features, StudentTarget
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
-from edgedec.runtime.checks import check_one_stream
+from edgedec.runtime.checks import check_bare_head, check_one_stream
 
 _CHUNK = 128
 _COUNTED = 4096  # documents whose tokens are counted
@@ -101,6 +101,7 @@ def most_used(files: Sequence[Path], encode: Encode, vocab: int, keep: int) -> N
 
 def target_of(bundle: Bundle, ids: NDArray[np.int64], device: torch.device) -> StudentTarget:
     """The last norm and the kept rows of the head."""
+    check_bare_head(bundle.spec, "training")
     readout = bundle.gather("embed" if bundle.spec.tied else "head", ids)
     norm = bundle.rows("final_norm").reshape(-1)
     norm, readout, ids = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (norm, readout, ids))

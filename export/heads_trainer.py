@@ -22,6 +22,7 @@ from edgedec.export.adam8 import MOMENTS, SCALES, Adam8
 from edgedec.export.heads import Arrays, Facts
 from edgedec.export.heads_data import Data, most_said
 from edgedec.models.heads import HeadArchitecture, architecture
+from edgedec.runtime.checks import check_bare_head
 from edgedec.storage.files import replacing
 
 WARMUP, HELD = 50, 4096
@@ -75,6 +76,7 @@ class HeadTrainer:
     def __init__(self, bundle: Bundle, data: Data, plan: TrainingPlan) -> None:
         torch.set_num_threads(plan.threads)
         spec, self.data, self.plan = bundle.spec, data, plan
+        check_bare_head(spec, "train-heads")
         self.network: HeadArchitecture = architecture(plan.kind)
         depth = plan.depth if self.network.FACTS.ahead else 1
         self.facts = Facts(

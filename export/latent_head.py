@@ -24,6 +24,7 @@ from edgedec.errors import BundleCorrupt, CheckpointError, UsageError
 from edgedec.export.amend import add_files
 from edgedec.export.graph import FLOAT, Graph
 from edgedec.export.safetensors import read_header
+from edgedec.runtime.checks import check_bare_head
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import from_json
 
@@ -82,6 +83,7 @@ def check_model(spec: ModelSpec, what: str) -> None:
     """UsageError for a model whose states or embeddings the head does not read."""
     if spec.final_norm != "rms" or spec.embed_scale != 1.0:
         raise UsageError(f"{what}: {spec.architecture} has another last norm than RMS, or scales its embeddings")
+    check_bare_head(spec, what)
 
 
 def graph_of(network: LatentNetwork, final_norm: NDArray[np.float32], eps: float) -> onnx.ModelProto:

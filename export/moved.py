@@ -12,7 +12,7 @@ from edgedec.models import Part
 
 
 def part_shape(part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a part of a tensor of `shape`, before a layer (`Part.through`); BadTensor if it has no such part."""
+    """The shape of a part of a tensor of `shape` without products (`products`); BadTensor if it has no such part."""
     if not shape and not part.vector:
         raise BadTensor(f"{part.name}: a scalar has no rows")
     if part.ones:

@@ -108,7 +108,7 @@ def check_plain(spec: ModelSpec, what: str = "--recover") -> None:
             )
         else:
             plain = Mlp(block.inner_size) if isinstance(block, Mlp) else None
-        if block != plain or spec.final_norm != "rms":
+        if block != plain or spec.final_norm != "rms" or spec.head_layer is not None:
             raise UsageError(f"{what}: block {b} of {spec.architecture} is not like Llama's; leave it out")
 
 

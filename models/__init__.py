@@ -53,6 +53,9 @@ class Part:
 
     `ones`: as many ones as a row has values, or as `rows` says: the weight of a norm that has none. `through`: a layer
     that the rows go through, whose outputs are meant.
+
+    `plus`: the product of these two tensors is added (the low-rank adapter of one use of shared weights); `left`: this
+    matrix is multiplied by it from the left (two matrices with nothing between them).
     """
 
     name: str
@@ -68,16 +71,20 @@ class Part:
     beside: int = 1
     ones: bool = False
     through: Through | None = None
+    plus: tuple[str, ...] = ()
+    left: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The tensors that it is made of."""
-        return (self.name, *(self.through.names if self.through else ()))
+        others = (*(self.through.names if self.through else ()), *self.plus, self.left)
+        return (self.name, *(name for name in others if name))
 
     def renamed(self, name: Callable[[str], str]) -> Part:
         """The same of tensors under the names that `name` gives."""
         through = None if self.through is None else self.through.renamed(name)
-        return replace(self, name=name(self.name), through=through)
+        left = name(self.left) if self.left else ""
+        return replace(self, name=name(self.name), through=through, plus=tuple(map(name, self.plus)), left=left)
 
     @property
     def moved(self) -> bool:
@@ -87,7 +94,12 @@ class Part:
     @property
     def plain(self) -> bool:
         """Whether its rows are stored rows, but for a factor."""
-        return not (self.add or self.exp or self.moved or self.ones or self.through)
+        return not (self.add or self.exp or self.moved or self.ones or self.product)
+
+    @property
+    def product(self) -> bool:
+        """Whether products with other tensors make it."""
+        return len(self.names) > 1
 
 
 Source = tuple[Part, ...]
@@ -124,6 +136,7 @@ class ArchitectureFacts:
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.
 _ALIASES = {"Dream": "dream", "Fast_dLLM_Qwen": "fast_dllm_qwen", "lladamoe": "llada_moe"}
+_ALIASES["modernbert-decoder"] = "modernbert_decoder"
 _ALIASES["kimi_k2"] = "deepseek_v3"  # whose code it is
 FAMILY = Family("edgedec.models", "model_type", facts=ArchitectureFacts, error=CheckpointError, aliases=_ALIASES)
 

@@ -34,7 +34,7 @@ def kind(config: Mapping[str, Any]) -> str:
     if any(part in name for part in _RECURRENT) or any(key.startswith(("ssm_", "mamba_")) for key in config):
         return (
             "a recurrent or state-space model; of these Mamba, Mamba-2, FalconMamba, RWKV-7 and the hybrids "
-            "Bamba, GraniteMoeHybrid, Jamba and Phi-4-mini-flash are here"
+            "Bamba, GraniteMoeHybrid, Jamba, Phi-4-mini-flash and Zamba2 are here"
         )
     if any(config.get(key) for key in _EXPERTS):
         return f"a mixture of experts; of these {_MIXTURES} are here"

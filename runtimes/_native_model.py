@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
@@ -29,6 +30,7 @@ from edgedec.spec import (
     SharedAttention,
     Ssm,
 )
+from edgedec.spec.branches import feeds
 from edgedec.spec.moe import level_name
 from edgedec.spec.relative import relative_rows
 
@@ -67,10 +69,23 @@ class NativeModel(NativeRecurrent):
             n_positions=spec.entry.positions if spec.entry else 0,
             lookup=self._tensor("lookup"),
             streams=next((block.streams for block in spec.altups.values()), 0),
+            **self._head_layer(),
         )
 
+    def _head_layer(self) -> dict[str, Any]:
+        """The fields of a layer before the head."""
+        layer = self._spec.head_layer
+        if layer is None:
+            return {}
+        return {
+            "head_dense": self._tensor("head_layer"),
+            "head_dense_bias": self._vector("head_layer_bias"),
+            "head_dense_norm": self._norm(layer.norm, "head_layer_norm"),
+            "head_activation": codes.ACTIVATIONS[layer.activation],
+        }
+
     def _block(self, b: int, block: Block) -> structs.BlockStruct:
-        made = structs.BlockStruct(kind=codes.KINDS[block.kind], branch=block.branch, values_of=-1)
+        made = structs.BlockStruct(kind=codes.KINDS[block.kind], branch=block.branch, values_of=-1, feeds=feeds(block))
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
@@ -155,6 +170,7 @@ class NativeModel(NativeRecurrent):
             scale=block.scale,
             softcap=block.softcap,
             gate=block.gate_dim,
+            with_embedding=block.with_embedding,
             **self._matrices(prefix, "qkv o"),
             **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm distance sink_logit q_norm_bias k_norm_bias"),
             embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),

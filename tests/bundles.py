@@ -26,6 +26,7 @@ from edgedec.spec import (
     Conv,
     Delta,
     Gmu,
+    HeadLayer,
     Laurel,
     Lookup,
     Mlp,
@@ -222,6 +223,7 @@ _ATTENTION = Attention(n_heads=4, n_kv_heads=2, head_dim=16, scale=0.25)
 _MOE = Moe(n_experts=5, top_k=2, inner_size=16)
 # Every option of every kind of block that the odd ones and the zoo leave out.
 _DELTA = Delta(n_heads=6, head_dim=20, key_dim=12, n_groups=2, conv_size=3)
+_SSM = Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, norm_groups=2)
 _RWKV7 = Rwkv7(48, 3, head_dim=20, key_dim=12, decay_rank=9, rate_rank=7, gate_rank=11)
 KINDS = {
     "layer norms, plain": _kind(
@@ -305,6 +307,23 @@ KINDS = {
     "state spaces beside attention": _kind(
         (Ssm(n_heads=4, head_dim=12, state_size=16, norm_groups=0, branch=True), _ATTENTION, Mlp(32)),
         (Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, norm_groups=0, proj_bias=True),),
+    ),
+    "blocks that feed": _kind(
+        (Attention(6, 3, 16, 0.35, with_embedding=True, feeds=True), Mlp(40, bias=True, feeds=True), _SSM),
+        (_SSM, replace(_ATTENTION, window=6)),
+        (
+            Attention(4, 2, 24, 0.3, None, 7, with_embedding=True, qkv_bias=True, norm="layer", feeds=True),
+            Mlp(32, False, "gelu", post_norm="rms", feeds=True),
+            replace(_ATTENTION, norm="none"),
+            _MOE,
+        ),
+        head_layer=HeadLayer("silu", norm="rms"),
+    ),
+    "a layer before the head": _kind(
+        (_ATTENTION, Mlp(32)),
+        head_layer=HeadLayer("gelu", bias=True),
+        head_bias=True,
+        final_norm="layer",
     ),
     "delta rules": _kind(
         (_DELTA, Mlp(32)),

@@ -110,6 +110,31 @@ RWKV = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "num_hidden_lay
 # And of `phi4flash.py`.
 PHI4FLASH = {key: SIZES[key] for key in ("vocab_size", "bos_token_id", "eos_token_id")}
 HEADS = {"num_key_value_heads": 4}
+# Two blocks of weights in turn, of which the first is used twice; steps that the limit clips; two groups.
+ZAMBA2 = SIZES | {
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 5,
+    "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+    "num_mem_blocks": 2,
+    "adapter_rank": 5,
+    "n_mamba_heads": 8,
+    "mamba_d_state": 12,
+    "mamba_ngroups": 2,
+    "mamba_d_conv": 3,
+    "time_step_min": 0.3,
+}
+# Half of this is the window.
+MODERNBERT = {
+    "pad_token_id": 0,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 4,
+    "local_attention": 10,
+    "hidden_activation": "gelu",
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 4e4},
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0},
+    },
+}
 MINICPM = {"scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 24}
 BLOCKFFN_LINEAR = {
     key: minicpm.BLOCKS[key]
@@ -852,6 +877,38 @@ ZOO: dict[str, Callable[[], Any]] = {
         head_dim=16,
         lm_head_multiplier=0.5,
         tie_word_embeddings=True,
+    ),
+    "zamba2": lambda: _random(
+        "Zamba2",
+        "Zamba2ForCausalLM",
+        ZAMBA2
+        | {"use_shared_attention_adapter": True, "use_mem_rope": True, "add_bias_linear": True}
+        | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+        0,
+    ),
+    "zamba2_few": lambda: _random(
+        "Zamba2",
+        "Zamba2ForCausalLM",
+        ZAMBA2
+        | {"num_mem_blocks": 1, "num_key_value_heads": 2, "hidden_act": "gelu_new"}
+        | {"time_step_min": 0.2, "mamba_ngroups": 1},
+        4,
+    ),
+    "modernbert_decoder": lambda: _random(
+        "ModernBertDecoder",
+        "ModernBertDecoderForCausalLM",
+        _without("num_key_value_heads")
+        | MODERNBERT
+        | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "norm_eps": 1e-3},
+        0,
+    ),
+    "modernbert_decoder_plain": lambda: _random(
+        "ModernBertDecoder",
+        "ModernBertDecoderForCausalLM",
+        _without("num_key_value_heads")
+        | MODERNBERT
+        | {"decoder_bias": False, "classifier_activation": "silu", "tie_word_embeddings": False},
+        1,
     ),
     "bamba": _causal(
         "Bamba",

@@ -16,7 +16,7 @@ from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import cut_sums
+from edgedec.spec.branches import cut_sums, fed, feeds
 
 _PLAIN = Outputs()
 
@@ -105,7 +105,9 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
         raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")
     if cut := cut_sums(spec, blocks):
-        raise UsageError(f"block {cut[0]} without the one beside it: a norm is of the sum of both")
+        fed_too = feeds(spec.blocks[cut[0]]) or fed(spec, cut[0])
+        why = "one reads what the other makes" if fed_too else "a norm is of the sum of both"
+        raise UsageError(f"block {cut[0]} without the one beside it: {why}")
     if call.hidden is not None:
         width = entering_width(spec, blocks, call.hidden.shape[-1])
         _check_shape("hidden", call.hidden.shape, (call.rows.count, width))
@@ -120,6 +122,13 @@ def check_one_stream(spec: ModelSpec, blocks: Iterable[int], what: str) -> None:
                 f"{what}: the state after block {block} of {spec.architecture} has streams beside it; "
                 f"only states after block {max(spec.altups)} are read"
             )
+
+
+def check_bare_head(spec: ModelSpec, what: str) -> None:
+    """UsageError for a network that is trained to give states to the head's matrix, of a model that has a layer
+    before it."""
+    if spec.head_layer is not None:
+        raise UsageError(f"{what}: {spec.architecture} has a layer before its head, which it does not read")
 
 
 def entering_width(spec: ModelSpec, blocks: Sequence[int], found: int) -> int:
@@ -158,6 +167,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
             raise UsageError(f"hidden states after block {block}: the call does not run it")
         if block >= 0 and spec.blocks[block].branch:
             raise UsageError(f"hidden states after block {block}: block {block + 1} reads what it read")
+        if block >= 0 and feeds(spec.blocks[block]):
+            raise UsageError(f"hidden states after block {block}: what it makes is for block {block + 1} alone")
 
 
 def _check_queries(call: Call, spec: ModelSpec, can: Capabilities) -> None:

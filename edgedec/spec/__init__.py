@@ -20,6 +20,7 @@ from edgedec.spec.conv import Conv
 from edgedec.spec.delta import Delta
 from edgedec.spec.encoder import Dense, EncoderEntry, Output, check_encoder
 from edgedec.spec.gmu import Gmu, check_memories
+from edgedec.spec.head import HeadLayer, check_head
 from edgedec.spec.latent import LatentAttention
 from edgedec.spec.laurel import Laurel
 from edgedec.spec.lookup import Lookup, check_lookups
@@ -49,6 +50,7 @@ __all__ = [
     "Dense",
     "EncoderEntry",
     "Gmu",
+    "HeadLayer",
     "LatentAttention",
     "Laurel",
     "Lookup",
@@ -71,7 +73,7 @@ __all__ = [
 
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 # The matrices outside blocks: the first and the last are only looked up, a row a token.
-OUTER = frozenset(("embed", "head", "lookup"))
+OUTER = frozenset(("embed", "head", "head_layer", "lookup"))
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4", "int3", "int2")
 # A union in a manifest is told apart by `kind`.
 _Slotted = Attention | LatentAttention | PowerLaw | PreRouter | SharedAttention
@@ -90,7 +92,8 @@ def scales_state(block: Block) -> bool:
 class ModelSpec:
     """The whole arithmetic of a model. A block makes after(x + post_norm(f(norm(x)))) of the hidden state x. causal: a
     row sees no later one; in an encoder all rows of a text see each other. entry: what becomes of embeddings
-    before the first block; output: of a text encoder (both `spec.encoder`); head_bias: of the logits."""
+    before the first block; output: of a text encoder (both `spec.encoder`); head_bias: of the logits; head_layer: what
+    becomes of the normed state before them (`spec.head`)."""
 
     architecture: str
     vocab_size: int
@@ -107,6 +110,7 @@ class ModelSpec:
     entry: EncoderEntry | None = None
     output: Output | None = None
     head_bias: bool = False
+    head_layer: HeadLayer | None = None
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -239,8 +243,6 @@ class ModelSpec:
                 raise BundleCorrupt(f"{where}.layers[{i}]: has no blocks")
             for j, block in enumerate(layer):
                 block.check(f"{where}.layers[{i}][{j}]")
-                if isinstance(block, Attention | SharedAttention):
-                    self._check_rope(block, f"{where}.layers[{i}][{j}].rope")
                 if isinstance(block, Moe) and self.hidden_size % LANES:
                     raise BundleCorrupt(f"{where}.hidden_size: {self.hidden_size} is not a multiple of {LANES}")
         if self.opaque and (self.ropes or any(not isinstance(block, Opaque) for block in self.blocks)):
@@ -249,21 +251,9 @@ class ModelSpec:
         check_encoder(self, where)
         check_branches(self, where)
         check_shared(self, where)
-        for check in (check_lookups, check_rwkv, check_memories, check_streams, check_given):
+        for check in (check_lookups, check_rwkv, check_memories, check_streams, check_given, check_head):
             check(self, where)
         return self
-
-    def _check_rope(self, block: Attention | SharedAttention, where: str) -> None:
-        if block.rope is None:
-            return
-        if not 0 <= block.rope < len(self.ropes):
-            raise BundleCorrupt(f"{where}: no rope {block.rope}")
-        rotated = 2 * len(self.ropes[block.rope].inv_freq)
-        if isinstance(block, LatentAttention) and rotated != block.rope_dim:
-            raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
-        dim = block.head_dim // (2 if block.differential else 1)
-        if not 1 <= rotated <= dim:
-            raise BundleCorrupt(f"{where}: rotates {rotated} of {dim} dims")
 
     def tensors(self) -> Shapes:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""
@@ -284,6 +274,8 @@ class ModelSpec:
             shapes["head"] = (self.vocab_size, self.hidden_size)
         if self.head_bias:
             shapes["head_bias"] = (self.vocab_size,)
+        if self.head_layer is not None:
+            shapes |= self.head_layer.tensors(self.hidden_size)
         return shapes
 
     def block_tensors(self, b: int) -> Shapes:

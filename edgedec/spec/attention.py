@@ -32,7 +32,10 @@ class Attention:
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
     of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
     a key (0.0: heads are single). `relative`: queries and keys are scored against learned rows of 2 relative distances
-    or buckets of them (`spec.relative`; 0: they are not)."""
+    or buckets of them (`spec.relative`; 0: they are not).
+
+    `with_embedding`: the state and the embedding of the row's token, as one row of twice the width, are normed and
+    read. `feeds`: what it makes is read by the next block and not added (`spec.branches`)."""
 
     n_heads: int
     n_kv_heads: int
@@ -64,6 +67,8 @@ class Attention:
     relative: int = 0
     relative_far: int = 0
     relative_scores: Literal["c2p", "p2c", "both"] = "both"
+    with_embedding: bool = False
+    feeds: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
@@ -93,12 +98,13 @@ class Attention:
     @property
     def paired(self) -> bool:
         """Whether it reads the embedding besides the state."""
-        return self.embedding_norm != "none"
+        return self.embedding_norm != "none" or self.with_embedding
 
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""
         shapes = self.matrices(hidden) | norm_tensors(self.embedding_norm, "embedding_norm", hidden)
-        shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        shapes |= norm_tensors(self.norm, "norm", 2 * hidden if self.with_embedding else hidden)
+        shapes |= norm_tensors(self.post_norm, "post_norm", hidden)
         shapes |= norm_tensors(self.after, "after_norm", hidden)
         if self.distances:
             shapes["distance"] = (2 * self.distances + 1, self.n_heads)
@@ -131,6 +137,8 @@ class Attention:
             raise BundleCorrupt(f"{where}.qk_norm: a {self.qk_norm_kind} norm, or one of all heads after the rope")
         if self.k_is_v and (self.gate != "none" or self.paired):
             raise BundleCorrupt(f"{where}.k_is_v: beside a gate, or an embedding that is read")
+        if self.with_embedding and self.embedding_norm != "none":
+            raise BundleCorrupt(f"{where}.with_embedding: beside embedding_norm")
         if not 0 <= self.clip < inf:
             raise BundleCorrupt(f"{where}.clip: {self.clip} is out of range")
         if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):

@@ -4,6 +4,13 @@ make is added to it.
     x ── norm ── attention ──┐            x = x + attention(norm x) + mlp(norm x), in this order
     ├─── norm ── mlp ────────┤
     └────────────────────────+── x        (GPT-NeoX with two norms, Phi and Cohere with one, Falcon-H1)
+
+And blocks that feed: what a block with `feeds` makes is not added to the state, but read by the next block, alone by
+one that feeds too, and by the first that does not feed after a sum with the state that the first of them read.
+
+    x ── norm ── attention ── norm ── mlp ──+── norm ── ssm ──+── x      (Zamba2, eq. 6 of arXiv:2405.16712)
+    ├───────────────────────────────────────┘                 │
+    └─────────────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -13,11 +20,25 @@ from typing import TYPE_CHECKING
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Norm
+from edgedec.spec.altup import AltUp
+from edgedec.spec.lookup import Lookup
 from edgedec.spec.moe import Moe
+from edgedec.spec.opaque import Opaque
 from edgedec.spec.power_law import PowerLaw
+from edgedec.spec.pre_router import PreRouter
 
 if TYPE_CHECKING:
-    from edgedec.spec import ModelSpec
+    from edgedec.spec import Block, ModelSpec
+
+
+def feeds(block: Block) -> bool:
+    """Whether what it makes is read by the next block only."""
+    return bool(getattr(block, "feeds", False))
+
+
+def fed(spec: ModelSpec, b: int) -> bool:
+    """Whether block b reads what the block before it made."""
+    return b > 0 and feeds(spec.blocks[b - 1])
 
 
 def check_branches(spec: ModelSpec, where: str) -> None:
@@ -31,11 +52,27 @@ def check_branches(spec: ModelSpec, where: str) -> None:
                 raise BundleCorrupt(f"{where}.layers[{i}][{j}].branch: a sum that is normed, or a whole layer")
             if isinstance(block, Moe) and block.joined != "none" and (block.branch or not beside):
                 raise BundleCorrupt(f"{where}.layers[{i}][{j}].joined: of the last of blocks side by side only")
+        _check_fed(spec, layer, f"{where}.layers[{i}]")
+
+
+# Blocks that are no function of one state added to it.
+_OTHER = AltUp | Lookup | Opaque | PowerLaw | PreRouter
+
+
+def _check_fed(spec: ModelSpec, layer: Sequence[Block], where: str) -> None:
+    for j, block in enumerate(layer):
+        if not feeds(block) and not (j and feeds(layer[j - 1])):
+            continue
+        if j == len(layer) - 1 and feeds(block):
+            raise BundleCorrupt(f"{where}[{j}].feeds: the last block of a layer has none after it")
+        beside = block.branch or (j > 0 and layer[j - 1].branch)
+        if beside or block.after != "none" or isinstance(block, _OTHER) or spec.output is not None:
+            raise BundleCorrupt(f"{where}[{j}]: fed, or feeds another, beside a branch, a norm after it or an output")
 
 
 def first_beside(spec: ModelSpec, b: int) -> int:
-    """The first of the blocks that read what block b reads: itself, if it stands alone."""
-    while b > 0 and spec.blocks[b - 1].branch:
+    """The first of the blocks that read what block b reads, or feed it: itself, if it stands alone."""
+    while b > 0 and (spec.blocks[b - 1].branch or fed(spec, b)):
         b -= 1
     return b
 
@@ -49,8 +86,9 @@ def joined_norm(spec: ModelSpec, b: int) -> Norm:
 
 
 def cut_sums(spec: ModelSpec, blocks: Sequence[int]) -> list[int]:
-    """The blocks of `blocks` whose sum with those beside them is normed, and the next of them is not among `blocks`, or
-    the one before."""
+    """The blocks of `blocks` whose sum with those beside them is normed, or that feed one another, and the next of them
+    is not among `blocks`, or the one before."""
     run = set(blocks)
-    pairs = [(b, b + 1) for b, block in enumerate(spec.blocks) if block.branch and joined_norm(spec, b) != "none"]
+    sums = [b for b, block in enumerate(spec.blocks) if block.branch and joined_norm(spec, b) != "none"]
+    pairs = [(b, b + 1) for b in (*sums, *(b for b, block in enumerate(spec.blocks) if feeds(block)))]
     return sorted({b for pair in pairs for b in pair if len(run.intersection(pair)) == 1 and b in run})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _ALONE = {
     **{"qk_norm": "none", "gate": "none", "k_is_v": False, "v_norm": False, "inner_norm": "none"},
     **{"sink_logit": False, "slopes": (), "distances": 0, "embedding_norm": "none", "clip": 0.0},
+    "with_embedding": False,
 }
 
 

@@ -15,7 +15,8 @@ class Mlp(UpMatrix):
     """Two matrices with an activation between them; gated ones have gate and up in one. xielu has four numbers of its
     own; `inner_norm`: of what the last matrix reads; `branch`: as of attention; `state_scale`: the state is multiplied
     by a learned number after the sum. `sparsity`: this share of gates is cut off before the activation, by the quantile
-    of a normal distribution with the mean and the spread of the row's gates (Gemma 3n; 0.0: none)."""
+    of a normal distribution with the mean and the spread of the row's gates (Gemma 3n; 0.0: none). `feeds`: as of
+    attention."""
 
     inner_size: int
     gated: bool = True
@@ -28,6 +29,7 @@ class Mlp(UpMatrix):
     branch: bool = False
     state_scale: bool = False
     sparsity: float = 0.0
+    feeds: bool = False
     kind: Literal["mlp"] = "mlp"
 
     @property

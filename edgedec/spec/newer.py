@@ -42,10 +42,13 @@ JOINED = "a norm of what blocks side by side add"
 EXPERT_LEVELS = "experts in tensors of their own formats"
 EXPERT_DROP = "experts that some rows leave out"
 SPARSITY = "sparse gates"
+WITH_EMBEDDING = "attention over the state and the embedding as one row"
+FEEDS = "blocks whose output only the next one reads"
+HEAD_LAYER = "a layer before the head"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
-    SPARSITY,
+    *(SPARSITY, WITH_EMBEDDING, FEEDS, HEAD_LAYER),
 )
 # In the order in which refusals name them.
 NEWER = (
@@ -65,6 +68,7 @@ _KINDS = frozenset(
 def newer(spec: ModelSpec) -> tuple[str, ...]:
     """The facts that a model has, in words."""
     own = {HEAD_BIAS: spec.head_bias, ENTRY: spec.entry is not None and spec.output is None}
+    own[HEAD_LAYER] = spec.head_layer is not None
     found = {fact for facts in (own, *map(_of, spec.blocks)) for fact, on in facts.items() if on}
     return tuple(fact for fact in NEWER if fact in found)
 
@@ -82,6 +86,7 @@ def _of(block: Block) -> dict[str, Any]:
         RELU2: activation == "relu2",
         XIELU: activation == "xielu",
         INNER_NORM: inner != "none",
+        FEEDS: getattr(block, "feeds", False),
     }
     if isinstance(block, Lookup | Mlp | Moe):
         found[STATE_SCALE] = block.state_scale
@@ -97,6 +102,7 @@ def _of(block: Block) -> dict[str, Any]:
             K_IS_V: block.k_is_v,
             V_NORM: block.v_norm,
             DIFFERENTIAL: block.differential,
+            WITH_EMBEDDING: block.with_embedding,
         }
     if isinstance(block, Moe):
         found |= {

@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleCorrupt
+from edgedec.spec.attention import Attention
+from edgedec.spec.latent import LatentAttention
+from edgedec.spec.shared_attention import SharedAttention
 
 if TYPE_CHECKING:
     from edgedec.spec import ModelSpec
@@ -60,3 +63,21 @@ def check_ropes(spec: ModelSpec, where: str) -> None:
         raise BundleCorrupt(f"{where}.ropes: original lengths differ")
     if spec.original_length and any(block.sinks for block in spec.attention.values()):
         raise BundleCorrupt(f"{where}.ropes: two sets of frequencies beside a window with sinks")
+    for i, layer in enumerate(spec.layers):
+        for j, block in enumerate(layer):
+            if isinstance(block, Attention | SharedAttention):
+                _check_turned(spec, block, f"{where}.layers[{i}][{j}].rope")
+
+
+def _check_turned(spec: ModelSpec, block: Attention | SharedAttention, where: str) -> None:
+    """BundleCorrupt for a block whose rope is missing or turns more than a head has."""
+    if block.rope is None:
+        return
+    if not 0 <= block.rope < len(spec.ropes):
+        raise BundleCorrupt(f"{where}: no rope {block.rope}")
+    rotated = 2 * len(spec.ropes[block.rope].inv_freq)
+    if isinstance(block, LatentAttention) and rotated != block.rope_dim:
+        raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
+    dim = block.head_dim // (2 if block.differential else 1)
+    if not 1 <= rotated <= dim:
+        raise BundleCorrupt(f"{where}: rotates {rotated} of {dim} dims")

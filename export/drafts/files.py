@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.cached import HubName
 from edgedec.errors import BadTensor, CheckpointError, RuntimeUnavailable
-from edgedec.export.checkpoint import INDEX, SINGLE, Checkpoint
+from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.download import download
 from edgedec.export.links import check_links
 from edgedec.export.safetensors import Array, read_header, read_json
+from edgedec.export.shards import INDEX, SINGLE
 from edgedec.extras import install_command
 
 _TORCH = ("pytorch_model.bin", "medusa_lm_head.pt", "hydra_lm_head.pt")

@@ -17,6 +17,7 @@ from edgedec.runtime import Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference
 from edgedec.runtimes.reference.numeric import Array, Weights, expert_name, normed
 from edgedec.spec import Mlp, ModelSpec, Moe
+from edgedec.spec.branches import feeds
 
 Ids = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -101,10 +102,12 @@ class CalibrationRun:
     """A model on its way through the texts, block by block. `read` may give other weights from call to call."""
 
     def __init__(self, spec: ModelSpec, read: Weights, texts: Sequence[Ids]) -> None:
-        if any(block.branch for block in spec.blocks):
+        if any(block.branch or feeds(block) for block in spec.blocks):
             raise UsageError(
                 f"--passes: {spec.architecture} has blocks side by side; calibration goes from one to the next"
             )
+        if spec.head_layer is not None:
+            raise UsageError(f"--passes: {spec.architecture} has a layer before its head, which calibration leaves out")
         self.spec, self._texts, self._shapes = spec, texts, spec.tensors()
         self._weights = _Loaded(read, spec)
         self._runtime = Reference(spec, self._weights)

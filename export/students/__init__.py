@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import Family
+from edgedec.runtime.checks import check_bare_head
 from edgedec.spec import Attention, Mlp, ModelSpec
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int
     if attention is None or spec.final_norm != "rms" or not spec.ropes:
         why = "a draft model with attention needs a target with rotary attention and a last RMS norm"
         raise UsageError(f"{spec.architecture}: {why}; train hydra or medusa for it")
+    check_bare_head(spec, "training")
     return StudentShape(
         hidden=spec.hidden_size,
         inner=width or inner,

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 25
+#define ED_ABI 26
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -31,7 +31,9 @@ struct ed_attention {
   ed_tensor qkv, o;
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
   ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
-  int32_t gate, unused;   // rows of qkv after the values: a sigmoid of each multiplies the output; of a head or a channel each
+  // gate: rows of qkv after the values, a sigmoid of each multiplies the output; of a head or a channel each. with_embedding 1:
+  // qkv is [.., 2 hidden] and reads the state and the embedding as one row, normed by weights [2 hidden] of the block's norm.
+  int32_t gate, with_embedding;
   const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
   const float* sink_logit;  // [heads]: a score of no token, which has no value; null: none
   const float *q_norm_bias, *k_norm_bias;  // null: q and k are normed by their root mean square, else by LayerNorm
@@ -195,9 +197,10 @@ struct ed_pre_router {
 // block `slots_of` (whose qkv has queries alone), 13 lookup, 14 rwkv7, 15 channel_mix, 16 gmu, 17 altup, 18 laurel,
 // 19 pre_router; the pointer of that kind is set (and attention and mlp for power_law, attention for latent, 12 and 19),
 // the others are null. branch 1: the next block reads what this one reads,
-// and both are added.
+// and both are added. feeds 1: what it makes is not added, but read by the next block: alone by one that feeds too, else beside
+// the state (edgedec/spec/branches.py).
 struct ed_block {
-  int32_t kind, branch;
+  int32_t kind, branch, feeds, reserved;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
   const float* state_scale;  // [1], times the state after all that; or null
@@ -239,6 +242,11 @@ struct ed_model {
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
   int32_t n_positions, streams;  // streams: that altup blocks keep beside the state; 0: none
   ed_tensor lookup;  // [vocab, values of all lookup blocks]
+  // What the head reads is head_norm(activation(head_dense final_norm(x) + head_dense_bias)); format 0: final_norm(x).
+  ed_tensor head_dense;  // [hidden, hidden]
+  const float* head_dense_bias;  // [hidden], or null
+  ed_norm head_dense_norm;
+  int32_t head_activation, none;
 };
 
 // ---- caches ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // Attention: q, k and v of all rows, keys and values into the pages, then rows by heads over chunks of keys.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "attention_plan.h"
 #include "attention_state.h"
@@ -93,7 +94,7 @@ class AttentionBlock : public Block {
   }
 
  private:
-  bool paired() const { return m_.embedding_norm.kind != NO_NORM; }
+  bool paired() const { return m_.embedding_norm.kind != NO_NORM || m_.with_embedding; }
   QuantizedActivations pair(const BlockCall& call);
   void project(const BlockCall& call);
   void plan(const BlockCall& call);
@@ -137,16 +138,23 @@ class AttentionBlock : public Block {
   int64_t reach_ = 0;
 };
 
-// The normed embedding and the normed state of each row, side by side, made ready for qkv.
+// The normed embedding and the normed state of each row, side by side, or both as one normed row, the state first, made
+// ready for qkv.
 QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
   const size_t hidden = engine_.hidden();
   engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
       float* to = s_.pair.p + 2 * r * hidden;
+      if (m_.with_embedding) {
+        std::memcpy(to, call.input + r * hidden, 4 * hidden);
+        std::memcpy(to + hidden, call.embeddings + r * hidden, 4 * hidden);
+        continue;
+      }
       engine_.norm_row(m_.embedding_norm, call.embeddings + r * hidden, to);
       engine_.norm_row(block_.norm, call.input + r * hidden, to + hidden);
     }
   });
+  if (m_.with_embedding) engine_.norm_wide(block_.norm, s_.pair.p, call.rows, 2 * (int)hidden);
   return engine_.quantize(s_.pair.p, call.rows, qkv_);
 }
 

@@ -71,14 +71,15 @@ int Engine::check_sequence(const ed_sequence& s) const {
   if (embeds && !all_tokens(s, model_.vocab)) return 2;
   for (int i = 0; i < s.n_blocks; i++)
     if (s.blocks[i] < 0 || s.blocks[i] >= model_.n_blocks || (i && s.blocks[i] <= s.blocks[i - 1])) return 4;
-  for (int i = 0; i < model_.n_blocks && s.n_blocks >= 0; i++) {  // all of the blocks whose sum is normed, or none
+  for (int i = 0; i < model_.n_blocks && s.n_blocks >= 0; i++) {  // all of the blocks whose sum is normed or that feed, or none
     const auto runs = [&](int block) { return std::binary_search(s.blocks, s.blocks + s.n_blocks, block); };
-    if (blocks_[i].branch && joined(i) && runs(i) != runs(i + 1)) return 4;
+    if (((blocks_[i].branch && joined(i)) || blocks_[i].feeds) && runs(i) != runs(i + 1)) return 4;
   }
   for (int i = 0; i < s.n_hidden; i++) {
     const int block = s.hidden_blocks[i];
     if (block < -1 || block >= model_.n_blocks) return 4;
-    if (block >= 0 && blocks_[block].branch) return 4;  // others are still added to what it read
+    // Others are still added to what it read, or what it made is for the next one alone.
+    if (block >= 0 && (blocks_[block].branch || blocks_[block].feeds)) return 4;
     if (block >= 0 && s.n_blocks >= 0 && !std::binary_search(s.blocks, s.blocks + s.n_blocks, block)) return 4;
   }
   if (!s.n_blocks) return 0;

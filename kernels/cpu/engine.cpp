@@ -20,8 +20,9 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       shape_(state_shape(model)),
       draws_of_(threads) {
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
+  if (model_.head_dense.format) all.push_back(matrix(model_.head_dense));
   for (const ed_block& block : blocks_)
-    paired_ |= block.lookup || (block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM);
+    paired_ |= block.lookup || (block.kind == ATTENTION && (block.attention->embedding_norm.kind != NO_NORM || block.attention->with_embedding));
   for (int i = 0; i < model.n_blocks; i++) {
     if (!blocks_[i].altup) continue;
     if (blocks_[i].altup->step == ED_ENTER) enter_ = i;
@@ -96,7 +97,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &streams_, &streams_gather_, &normed_, &post_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &fed_, &dense_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &streams_, &streams_gather_, &normed_, &post_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -195,7 +196,7 @@ void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
 // ---- the blocks ------------------------------------------------------------------------------------
 
 void Engine::run_block(int block) {
-  if (blocks_[block].branch && !beside(block)) keep_input();
+  if ((blocks_[block].branch && !beside(block)) || (blocks_[block].feeds && !fed(block))) keep_input();
   choose(block);
   if (running_.empty()) return;
   call_.sequences.clear(), call_.rows = 0, call_.active = active_;
@@ -212,6 +213,7 @@ void Engine::run_block(int block) {
   }
   point_input(block);
   if (blocks_[block].branch && !beside(block) && joined(block)) begin_sum();
+  feed(block);
   made_[block]->run(call_);
   if (blocks_[block].joined_norm.kind != NO_NORM) join(blocks_[block].joined_norm);
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
@@ -232,7 +234,7 @@ void Engine::keep_input() {
 // What the block reads of the call's rows: their states, or those that were kept for it and the blocks beside it.
 void Engine::point_input(int block) {
   call_.input = call_.hidden;
-  if (!blocks_[block].branch && !beside(block)) return;
+  if (!blocks_[block].branch && !beside(block) && !blocks_[block].feeds && !fed(block)) return;
   call_.input = input_.p + (size_t)planned_[running_[0]].row * model_.hidden;
   if (gathered_.empty()) return;
   input_gather_.need((size_t)rows_ * model_.hidden);
@@ -243,6 +245,22 @@ void Engine::point_input(int block) {
     to += size;
   }
   call_.input = input_gather_.p;
+}
+
+// Of blocks that feed one another: what the block reads, and what its output is added to. The kept states are call_.input.
+void Engine::feed(int block) {
+  const bool first = !fed(block), last = !blocks_[block].feeds;
+  if (first && last) return;
+  const float* kept = call_.input;
+  const size_t size = (size_t)call_.rows * model_.hidden;
+  if (!first) {
+    fed_.need(size);
+    std::memcpy(fed_.p, call_.hidden, 4 * size);
+    if (last) kernels_.add(kept, (int)size, fed_.p);
+    call_.input = fed_.p;
+  }
+  if (last) std::memcpy(call_.hidden, kept, 4 * size);
+  else std::fill_n(call_.hidden, size, 0.0f);
 }
 
 // Whether what a block and those after it, up to the first without `branch`, add is normed as one sum.
@@ -400,7 +418,16 @@ QuantizedActivations Engine::norm(const ed_norm& norm, const float* x, int rows,
 }
 
 QuantizedActivations Engine::norm_head(const Matrix& w) {
-  return norm_rows(model_.final_norm, (int)head_rows_.size(), w, [&](int r) { return head_rows_[r].hidden; });
+  const int rows = (int)head_rows_.size();
+  const auto state = [&](int r) { return head_rows_[r].hidden; };
+  if (!model_.head_dense.format) return norm_rows(model_.final_norm, rows, w, state);
+  Product p{};
+  p.w = matrix(model_.head_dense), p.a = norm_rows(model_.final_norm, rows, p.w, state), p.bias = model_.head_dense_bias;
+  dense_.need((size_t)rows * model_.hidden);
+  p.rows = rows, p.out = dense_.p, p.stride = model_.hidden, p.activation = model_.head_activation, p.epilogue = ACTIVATE;
+  multiply(p);
+  norm_wide(model_.head_dense_norm, dense_.p, rows, model_.hidden);
+  return quantize(dense_.p, rows, w);
 }
 
 QuantizedActivations Engine::quantize(const float* x, int rows, const Matrix& w) {

@@ -174,6 +174,8 @@ class Engine {
   void keep_input();
   void point_input(int block);
   bool beside(int block) const { return block > 0 && blocks_[block - 1].branch; }
+  bool fed(int block) const { return block > 0 && blocks_[block - 1].feeds; }
+  void feed(int block);
   void norm_states(const ed_norm& norm);
   bool joined(int block) const;
   void begin_sum();
@@ -231,7 +233,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, input_, input_gather_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, streams_, streams_gather_, normed_, post_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, fed_, dense_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, streams_, streams_gather_, normed_, post_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

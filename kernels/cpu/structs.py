@@ -32,7 +32,7 @@ class AttentionStruct(CStruct):
         (TensorStruct, "qkv o"),
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
         (NormStruct, "embedding_norm"),
-        (c_int32, "gate unused"),
+        (c_int32, "gate with_embedding"),
         (c_void_p, "distance sink_logit q_norm_bias k_norm_bias slopes"),
         (NormStruct, "inner_norm"),
         (c_float, "clip"),
@@ -161,7 +161,7 @@ class PreRouterStruct(CStruct):
 
 class BlockStruct(CStruct):
     _fields_ = [
-        *fields((c_int32, "kind branch"), (NormStruct, "norm post_norm after_norm joined_norm")),
+        *fields((c_int32, "kind branch feeds reserved"), (NormStruct, "norm post_norm after_norm joined_norm")),
         *fields((c_void_p, "state_scale"), (c_int32, "slots_of values_of")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),
@@ -198,7 +198,10 @@ class ModelStruct(CStruct):
         (c_void_p, "head_bias positions"),
         (NormStruct, "entry_norm"),
         (c_int32, "n_positions streams"),
-        (TensorStruct, "lookup"),
+        (TensorStruct, "lookup head_dense"),
+        (c_void_p, "head_dense_bias"),
+        (NormStruct, "head_dense_norm"),
+        (c_int32, "head_activation none"),
     )
 
 

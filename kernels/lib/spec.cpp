@@ -151,7 +151,8 @@ BlockSpec read_block(const Json& value, const std::string& where) {
     f.done();
     return b;
   }
-  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last", "differential", "sparsity"});
+  refuse_later(f, {"branch", "clip", "slopes", "inner_norm", "qk_norm_kind", "qk_norm_last", "differential", "sparsity",
+                   "feeds", "with_embedding"});
   b.norm = f.choice("norm", NORMS, 1), b.post_norm = f.choice("post_norm", NORMS, 0);
   if (b.kind == KIND_ATTENTION) read_attention(f, b);
   if (b.kind == KIND_MLP) read_mlp(f, b);
@@ -255,7 +256,7 @@ ModelSpec read_spec(const Json& value, const std::string& where) {
   ModelSpec spec;
   spec.architecture = f.string("architecture");
   spec.vocab = size_of(f, "vocab_size"), spec.hidden = size_of(f, "hidden_size"), spec.context = size_of(f, "context_length");
-  if (!f.peek("output")) refuse_later(f, {"entry", "head_bias"});
+  if (!f.peek("output")) refuse_later(f, {"entry", "head_bias", "head_layer"});
   for (const char* encoder : {"causal", "entry", "output"})
     if (f.any(encoder)) throw Failure(EDGEDEC_UNAVAILABLE, where + ": a text encoder; libedgedec generates texts, use `edgedec embed`");
   spec.norm_eps = f.number("norm_eps");

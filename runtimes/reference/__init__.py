@@ -44,7 +44,7 @@ from edgedec.runtimes.reference import (
 from edgedec.runtimes.reference.altup import Streams
 from edgedec.runtimes.reference.branches import BlockInputs
 from edgedec.runtimes.reference.entry import entered
-from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, activation, normed
 from edgedec.spec import (
     KV_FORMATS,
     S6,
@@ -61,6 +61,7 @@ from edgedec.spec import (
     Mlp,
     ModelSpec,
     Moe,
+    Norm,
     Opaque,
     PowerLaw,
     PreRouter,
@@ -271,9 +272,11 @@ class Reference:
 
     def head(self, hidden: Array) -> Array:
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
-        bias = self._get("final_norm_bias") if self.spec.final_norm == "layer" else None
-        weight = None if self.spec.final_norm == "none" else self._get("final_norm")
-        x = normed(hidden, self.spec.final_norm, weight, bias, self.spec.norm_eps)
+        x, layer = self._normed(hidden, self.spec.final_norm, "final_norm"), self.spec.head_layer
+        if layer is not None:
+            y = x @ self._get("head_layer").T
+            y = activation(y + self._get("head_layer_bias") if layer.bias else y, layer.activation)
+            x = self._normed(y, layer.norm, "head_layer_norm")
         name = "embed" if self.spec.tied else "head"
         vocab = self.spec.vocab_size
         logits = np.empty((len(hidden), vocab), np.float32)
@@ -284,6 +287,11 @@ class Reference:
                 logits[:, at:stop] += self._weights("head_bias", at, stop)
         cap = np.float32(self.spec.final_softcap)
         return np.tanh(logits / cap) * cap if cap else logits
+
+    def _normed(self, x: Array, kind: Norm, name: str) -> Array:
+        """Rows [n, hidden_size] normed by the tensors `name` outside of blocks."""
+        weight = None if kind == "none" else self._get(name)
+        return normed(x, kind, weight, self._get(f"{name}_bias") if kind == "layer" else None, self.spec.norm_eps)
 
     def _get(self, name: str) -> Array:
         return self._weights(name, 0, self._shapes[name][0])

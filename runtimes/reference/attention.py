@@ -39,10 +39,7 @@ def run(
     """f(norm(x)) [count, hidden], the attention paid to each slot [n_kv_heads, slots], the queries. embedding [count,
     hidden]: of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
     head_dim]: static scales of a quantized cache; view: what the rows see of the block's slots."""
-    normed = w.norm(x, block.norm)
-    if block.paired:
-        assert embedding is not None
-        normed = np.concatenate([w.norm(embedding, block.embedding_norm, "embedding_norm"), normed], axis=1)
+    normed = _read(block, w, x, embedding)
     q, k, v, gate = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
     q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
@@ -68,6 +65,16 @@ def run(
         y = (y.reshape(len(y), gate.shape[1], -1) * sigmoid(gate)[:, :, None]).reshape(y.shape)
     y = subtracted(block, w, y) if block.differential else w.norm(y, block.inner_norm, "inner_norm")
     return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
+
+
+def _read(block: Attention, w: BlockWeights, x: Array, embedding: Array | None) -> Array:
+    """What qkv reads [count, read]."""
+    if not block.paired or embedding is None:
+        return w.norm(x, block.norm)
+    if block.with_embedding:
+        return w.norm(np.concatenate([x, embedding], axis=1), block.norm)
+    embedded = w.norm(embedding, block.embedding_norm, "embedding_norm")
+    return np.concatenate([embedded, w.norm(x, block.norm)], axis=1)
 
 
 def distances(block: Attention, w: BlockWeights, positions: NDArray[np.int64]) -> Array:

@@ -42,12 +42,17 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     total, beside = x, np.zeros_like(x)
     seen: dict[Any, Any] = {"embedding": x, "tokens": tokens, "table": get}
     streams: list[Array] = []
+    made: Array | None = None  # by a block that feeds
     for b, block in enumerate(spec.blocks):
         own = lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64)  # noqa: E731
         if isinstance(block, AltUp):
             x = total = updated(spec, block, own, x, streams)
             continue
-        y = added(spec, b, own, x, seen)
+        feeds = getattr(block, "feeds", False)
+        y = added(spec, b, own, x if made is None else made if feeds else x + made, seen)
+        made = y if feeds else None
+        if feeds:
+            continue
         if isinstance(block, Lookup) and block.streams:
             for i in range(1, len(streams)):
                 streams[i] = streams[i] + y
@@ -60,7 +65,11 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
         x = total = total * own("state_scale") if getattr(block, "state_scale", False) else total
         x = total = total * block.scale if isinstance(block, Laurel) else total
         beside = np.zeros_like(x)
-    logits = normed(spec, spec.final_norm, get, "final_norm", x) @ get("embed" if spec.tied else "head").T
+    x, layer = normed(spec, spec.final_norm, get, "final_norm", x), spec.head_layer
+    if layer is not None:
+        x = act(x @ get("head_layer").T + (get("head_layer_bias") if layer.bias else 0.0), layer.activation)
+        x = normed(spec, layer.norm, get, "head_layer_norm", x)
+    logits = x @ get("embed" if spec.tied else "head").T
     return cap(logits + (get("head_bias") if spec.head_bias else 0.0), spec.final_softcap)
 
 
@@ -116,6 +125,7 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> 
     """What block b adds to x. seen: what later blocks read of the embedding and of earlier blocks."""
     block = spec.blocks[b]
     kinds = (channel_mix, conv, delta, latent, mlp, ssm)
+    x = np.concatenate([x, seen["embedding"]], axis=1) if getattr(block, "with_embedding", False) else x
     inner = x if block.kind == "pre_router" else normed(spec, block.norm, get, "norm", x)
     if isinstance(block, SharedAttention):
         y = shared_attention(spec, block, get, inner, seen)

@@ -32,6 +32,7 @@ from edgedec.spec import (
     Delta,
     EncoderEntry,
     Gmu,
+    HeadLayer,
     LatentAttention,
     Laurel,
     Lookup,
@@ -163,6 +164,7 @@ def _without(spec: ModelSpec) -> list[ModelSpec]:
     changed = [replace(spec, **{key: value}) for key, value in MODEL_FACTS.items() if getattr(spec, key) != value]
     changed += [replace(spec, ropes=(replace(rope, scale=1.0), *spec.ropes[1:])) for rope in spec.ropes[:1]]
     changed += [replace(spec, entry=entry) for entry in _entries(spec.entry)]
+    changed += [replace(spec, head_layer=layer) for layer in _head_layers(spec.head_layer)]
     for kind, facts in BLOCK_FACTS.items():
         changed += [_replaced(spec, kind, key, value) for key, value in facts]
     return [c for c in changed if c != spec]
@@ -171,6 +173,14 @@ def _without(spec: ModelSpec) -> list[ModelSpec]:
 def _entries(entry: EncoderEntry | None) -> list[EncoderEntry]:
     """What enters the first block, without its positions and without its norm."""
     return [] if entry is None else [replace(entry, positions=0), replace(entry, norm="none")]
+
+
+def _head_layers(layer: HeadLayer | None) -> list[HeadLayer | None]:
+    """What is before the head, without each of its parts and without all of them."""
+    if layer is None:
+        return []
+    others = {"activation": ("silu", "gelu", "gelu_tanh"), "bias": (False,), "norm": ("rms",)}
+    return [None, *(replace(layer, **{key: value}) for key, values in others.items() for value in values)]
 
 
 MODEL_FACTS: dict[str, Any] = {"final_softcap": 0.0, "embed_scale": 1.0, "norm_eps": 0.1, "head_bias": False}
@@ -197,6 +207,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("norm", "rms"),
         ("v_norm", False),
         ("differential", 0.3),
+        ("feeds", False),
     ],
     AltUp: [("active", 0), ("active", 1)],
     Gmu: [("bias", False), ("norm", "rms")],
@@ -222,6 +233,7 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
     Mlp: [
         ("state_scale", False),
         ("sparsity", 0.0),
+        ("feeds", False),
         ("bias", False),
         ("activation", "silu"),
         ("activation", "gelu_tanh"),
@@ -373,7 +385,7 @@ KINDS = {
     "olmoe": {"moe"},
     "granitemoe": {"moe"},
     "granitemoehybrid": {"ssm"},
-    **{name: {"ssm", "mlp"} for name in ("bamba", "falcon_h1")},
+    **{name: {"ssm", "mlp"} for name in ("bamba", "falcon_h1", "zamba2")},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
     **{name: {"moe"} for name in ("phimoe", "hunyuan_v1_moe")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe", "afmoe")},
@@ -453,7 +465,7 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
         assert not isinstance(block, Conv) or block.conv_size == config.conv_L_cache
         assert not isinstance(block, Ssm | S6) or block.inner_size == _inner(config, block)
     stored = {name.split("model.")[-1] for name in saved.checkpoint.names}
-    assert spec.tied == (not stored & {"lm_head.weight", "embed_out.weight"})
+    assert spec.tied == (not stored & {"decoder.weight", "lm_head.weight", "embed_out.weight"})
     assert spec.norm_eps == norm_eps(config)
 
 

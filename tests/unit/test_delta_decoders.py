@@ -62,6 +62,8 @@ def run(bundle: Path, *more: object) -> dict[str, Any]:
         ("kimi_linear", {"latent", "mlp", "moe", "delta"}),
         ("rwkv7", {"rwkv7", "channel_mix"}),
         ("phi4flash", {"attention", "gmu", "mlp", "s6", "shared_attention"}),
+        ("zamba2", {"attention", "mlp", "ssm"}),
+        ("modernbert_decoder", {"attention", "mlp"}),
     ],
 )
 def test_drafts_change_no_token_of_an_exported_checkpoint(
@@ -92,7 +94,15 @@ def test_an_export_is_checked_from_what_enters_the_first_block(name: str, tmp_pa
 
 @needs_native
 @pytest.mark.parametrize(
-    "name", ["delta rules", "short convolutions", "state spaces", "time and channel mixing", "memory units"]
+    "name",
+    [
+        "delta rules",
+        "short convolutions",
+        "state spaces",
+        "time and channel mixing",
+        "memory units",
+        "blocks that feed",
+    ],
 )
 def test_a_long_path_from_nothing_is_committed(name: str, tmp_path: Path) -> None:
     """Rows before the last of a tree over an empty text, so many that their state is kept: it is computed at once."""

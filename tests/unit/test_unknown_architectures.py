@@ -19,7 +19,7 @@ CONFIGS: list[tuple[dict[str, Any], str, bool]] = [
     ({"model_type": "whisper", "is_encoder_decoder": True}, "an encoder-decoder", False),
     ({"model_type": "albert"}, "an encoder, which generates no text", False),
     ({"model_type": "xlstm", "state_size": 16}, "a recurrent or state-space model; of these Mamba,", False),
-    ({"model_type": "zamba2", "mamba_d_state": 16}, "a recurrent or state-space model", False),
+    ({"model_type": "zamba", "mamba_d_state": 16}, "a recurrent or state-space model", False),
     ({"model_type": "rwkv"}, "a recurrent or state-space model", False),
     ({"model_type": "deepseek_v4", "n_routed_experts": 8}, "a mixture of experts; of these Mixtral", True),
     ({"model_type": "jetmoe", "num_local_experts": 32}, "a mixture of experts", True),

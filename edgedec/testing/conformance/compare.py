@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import cut_sums
+from edgedec.spec.branches import cut_sums, feeds
 from edgedec.testing.conformance.rounding import allowed
 from edgedec.testing.conformance.suite import Subject
 
@@ -100,8 +100,8 @@ def same(subject: Subject, found: Array, expected: Array, what: str) -> None:
 
 
 def ends(spec: ModelSpec) -> list[int]:
-    """The blocks after which a stack may be cut: those that no other stands beside."""
-    return [b for b, block in enumerate(spec.blocks) if not block.branch]
+    """The blocks after which a stack may be cut: those that no other stands beside, and that feed none."""
+    return [b for b, block in enumerate(spec.blocks) if not block.branch and not feeds(block)]
 
 
 def may_run(spec: ModelSpec, blocks: Sequence[int]) -> bool:

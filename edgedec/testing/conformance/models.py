@@ -14,6 +14,7 @@ from edgedec.spec import (
     Delta,
     EncoderEntry,
     Gmu,
+    HeadLayer,
     LatentAttention,
     Laurel,
     Lookup,
@@ -243,6 +244,20 @@ MODELS: dict[str, ModelSpec] = {
         (replace(_SSM, norm_groups=0, n_groups=1, proj_bias=True),),
     ),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
+    "blocks that feed": replace(
+        _spec(
+            "blocks that feed",
+            (replace(_HEADS, with_embedding=True, feeds=True), Mlp(96, bias=True, feeds=True), _SSM),
+            (_HEADS, Mlp(96)),
+            (
+                replace(_GLOBAL, with_embedding=True, rope=None, window=7, feeds=True),
+                Mlp(80, False, "gelu", feeds=True, post_norm="rms"),
+                replace(_MOE, shared_size=16),
+            ),
+        ),
+        head_layer=HeadLayer("gelu", bias=True),
+        head_bias=True,
+    ),
     "short convolution": _spec(
         "short convolution",
         (Conv(64), Mlp(96)),
