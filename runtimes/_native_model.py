@@ -78,9 +78,9 @@ class NativeModel(NativeRecurrent):
         if layer is None:
             return {}
         return {
-            "head_dense": self._tensor("head_layer"),
-            "head_dense_bias": self._vector("head_layer_bias"),
-            "head_dense_norm": self._norm(layer.norm, "head_layer_norm"),
+            "head_layer": self._tensor("head_layer"),
+            "head_layer_bias": self._vector("head_layer_bias"),
+            "head_layer_norm": self._norm(layer.norm, "head_layer_norm"),
             "head_activation": codes.ACTIVATIONS[layer.activation],
         }
 

@@ -113,8 +113,8 @@ HEADS = {"num_key_value_heads": 4}
 # Two blocks of weights in turn, of which the first is used twice; steps that the limit clips; two groups.
 ZAMBA2 = SIZES | {
     "num_key_value_heads": 4,
-    "num_hidden_layers": 5,
-    "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+    "num_hidden_layers": 4,
+    "layers_block_type": ["mamba", "hybrid", "hybrid", "hybrid"],
     "num_mem_blocks": 2,
     "adapter_rank": 5,
     "n_mamba_heads": 8,
@@ -891,8 +891,9 @@ ZOO: dict[str, Callable[[], Any]] = {
         "Zamba2ForCausalLM",
         ZAMBA2
         | {"num_mem_blocks": 1, "num_key_value_heads": 2, "hidden_act": "gelu_new"}
-        | {"time_step_min": 0.2, "mamba_ngroups": 1},
-        4,
+        | {"time_step_min": 0.2, "mamba_ngroups": 1}
+        | {"num_hidden_layers": 3, "layers_block_type": ["hybrid", "mamba", "hybrid"]},
+        1,
     ),
     "modernbert_decoder": lambda: _random(
         "ModernBertDecoder",

@@ -124,10 +124,9 @@ def spread(name: str, shape: Sequence[int]) -> float:
         return 3.0  # enough to be cut, and to be seen
     if name.endswith("attn.x_proj.weight"):  # so that scans leave something to be seen of the attention beside them
         return 0.2 / float(shape[-1]) ** 0.5
-    if (
-        ".shared_transformer." in name and len(shape) == 2
-    ):  # Zamba2: adapters are added, and nothing else passes through
-        return (0.6 if "_adapter_list." in name else 1.0) / float(shape[-1]) ** 0.5
+    if re.search(r"\.(shared_transformer|mamba_decoder)\.", name) and len(shape) == 2:
+        # Zamba2: adapters are added, and what feeds a block passes through norms alone.
+        return (0.5 if "_adapter_list." in name else 1.0) / float(shape[-1]) ** 0.5
     if name.endswith("modality_router.weight"):  # what it reads is divided by the width
         return float(shape[-1]) ** 0.5
     if name.endswith(("prediction_coefs.weight", "correction_coefs.weight")):  # so that streams stay in size

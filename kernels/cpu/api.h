@@ -242,10 +242,10 @@ struct ed_model {
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
   int32_t n_positions, streams;  // streams: that altup blocks keep beside the state; 0: none
   ed_tensor lookup;  // [vocab, values of all lookup blocks]
-  // What the head reads is head_norm(activation(head_dense final_norm(x) + head_dense_bias)); format 0: final_norm(x).
-  ed_tensor head_dense;  // [hidden, hidden]
-  const float* head_dense_bias;  // [hidden], or null
-  ed_norm head_dense_norm;
+  // What the head reads is head_norm(activation(head_layer final_norm(x) + head_layer_bias)); format 0: final_norm(x).
+  ed_tensor head_layer;  // [hidden, hidden]
+  const float* head_layer_bias;  // [hidden], or null
+  ed_norm head_layer_norm;
   int32_t head_activation, none;
 };
 

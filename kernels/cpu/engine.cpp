@@ -20,7 +20,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       shape_(state_shape(model)),
       draws_of_(threads) {
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
-  if (model_.head_dense.format) all.push_back(matrix(model_.head_dense));
+  if (model_.head_layer.format) all.push_back(matrix(model_.head_layer));
   for (const ed_block& block : blocks_)
     paired_ |= block.lookup || (block.kind == ATTENTION && (block.attention->embedding_norm.kind != NO_NORM || block.attention->with_embedding));
   for (int i = 0; i < model.n_blocks; i++) {
@@ -420,13 +420,13 @@ QuantizedActivations Engine::norm(const ed_norm& norm, const float* x, int rows,
 QuantizedActivations Engine::norm_head(const Matrix& w) {
   const int rows = (int)head_rows_.size();
   const auto state = [&](int r) { return head_rows_[r].hidden; };
-  if (!model_.head_dense.format) return norm_rows(model_.final_norm, rows, w, state);
+  if (!model_.head_layer.format) return norm_rows(model_.final_norm, rows, w, state);
   Product p{};
-  p.w = matrix(model_.head_dense), p.a = norm_rows(model_.final_norm, rows, p.w, state), p.bias = model_.head_dense_bias;
+  p.w = matrix(model_.head_layer), p.a = norm_rows(model_.final_norm, rows, p.w, state), p.bias = model_.head_layer_bias;
   dense_.need((size_t)rows * model_.hidden);
   p.rows = rows, p.out = dense_.p, p.stride = model_.hidden, p.activation = model_.head_activation, p.epilogue = ACTIVATE;
   multiply(p);
-  norm_wide(model_.head_dense_norm, dense_.p, rows, model_.hidden);
+  norm_wide(model_.head_layer_norm, dense_.p, rows, model_.hidden);
   return quantize(dense_.p, rows, w);
 }
 

@@ -198,9 +198,9 @@ class ModelStruct(CStruct):
         (c_void_p, "head_bias positions"),
         (NormStruct, "entry_norm"),
         (c_int32, "n_positions streams"),
-        (TensorStruct, "lookup head_dense"),
-        (c_void_p, "head_dense_bias"),
-        (NormStruct, "head_dense_norm"),
+        (TensorStruct, "lookup head_layer"),
+        (c_void_p, "head_layer_bias"),
+        (NormStruct, "head_layer_norm"),
         (c_int32, "head_activation none"),
     )
 
