@@ -149,7 +149,7 @@ def _check(folder: Path, config: dict[str, Any]) -> None:
 
 def _stacked(peft: _Peft, spec: ModelSpec, name: str, source: Source) -> LowRank | None:
     """The low-rank weights of one matrix of the bundle, from those of the checkpoint's that it is stacked from."""
-    pairs = [None if part.flat or part.moved else peft.pair(module_of(part)) for part in source]
+    pairs = [None if part.flat or part.moved or part.multiplied else peft.pair(module_of(part)) for part in source]
     if not any(pairs):
         return None
     heights, shape = _heights(spec, name, source), spec.tensors()[name]

@@ -114,7 +114,7 @@ class DomainNet:
             found = self.model.get_submodule(module_of(part))
         except AttributeError:
             found = None
-        if not isinstance(found, torch.nn.Linear) or part.moved or part.flat:
+        if not isinstance(found, torch.nn.Linear) or part.moved or part.flat or part.product:
             raise CheckpointError(f"{self.folder}: {part.name} is no matrix of its own in transformers' network")
         return found
 

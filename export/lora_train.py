@@ -159,7 +159,7 @@ def _matrices(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
     for name in sorted(name for name in adaptable(spec) & sources.keys() if not name.startswith(left)):
         for part in sources[name]:
             layer = _submodule(model, module_of(part))
-            if not part.flat and not part.moved and isinstance(layer, torch.nn.Linear):
+            if not (part.flat or part.moved or part.multiplied) and isinstance(layer, torch.nn.Linear):
                 yield module_of(part), layer
 
 

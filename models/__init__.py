@@ -97,6 +97,11 @@ class Part:
         return not (self.add or self.exp or self.moved or self.ones or self.product)
 
     @property
+    def multiplied(self) -> bool:
+        """Whether a low-rank adapter of the tensor is none of the weight: other matrices multiply it."""
+        return bool(self.left or self.through)
+
+    @property
     def product(self) -> bool:
         """Whether products with other tensors make it."""
         return len(self.names) > 1

@@ -886,15 +886,6 @@ ZOO: dict[str, Callable[[], Any]] = {
         | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
         0,
     ),
-    "zamba2_few": lambda: _random(
-        "Zamba2",
-        "Zamba2ForCausalLM",
-        ZAMBA2
-        | {"num_mem_blocks": 1, "num_key_value_heads": 2, "hidden_act": "gelu_new"}
-        | {"time_step_min": 0.2, "mamba_ngroups": 1}
-        | {"num_hidden_layers": 3, "layers_block_type": ["hybrid", "mamba", "hybrid"]},
-        1,
-    ),
     "modernbert_decoder": lambda: _random(
         "ModernBertDecoder",
         "ModernBertDecoderForCausalLM",

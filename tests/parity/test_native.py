@@ -214,8 +214,8 @@ def test_every_architecture_stays_near_when_quantized(
 
     With experts some rows are near to a tie of two of them, and rounding below may choose the other: there only most
     rows are near. That the choice is right where the rows are the same is in the test after this one. States carry the
-    rounding of all rows before on, and norms that of blocks that feed others: such models are further off as a whole,
-    and as near as others block by block.
+    rounding of all rows before on, and norms that of blocks that feed others: models of them are further off as a
+    whole, and as near as others block by block.
     """
     spec, weight = initial
     carried = not spec.attention or {"delta", "rwkv7", "s6"} & set(spec.kinds) or any(map(feeds, spec.blocks))
