@@ -675,7 +675,7 @@ def test_unknown_keys_that_are_off_pass() -> None:
 
 
 def test_unknown_architectures_are_listed() -> None:
-    with pytest.raises(UnknownArchitecture, match=r"'rwkv' .*Mamba.* is not one of a2d_qwen3, .*, youtu$"):
+    with pytest.raises(UnknownArchitecture, match=r"'rwkv' .*Mamba.* is not one of a2d_qwen3, .*, zamba2$"):
         architecture({"model_type": "rwkv"})
     for name in ("_common", "nano", "heads", "../llama"):
         with pytest.raises(UnknownArchitecture):
