@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.spec import Attention, ModelSpec
-from edgedec.spec.newer import CLIP, DIFFERENTIAL, GATES, K_IS_V, SINK_LOGIT, V_NORM, newer
+from edgedec.spec.newer import CLIP, DIFFERENTIAL, EARLY_ROUTER, GATES, K_IS_V, SINK_LOGIT, V_NORM, newer
 
 Array = NDArray[np.float64]
 Read = Callable[[str, int, int], NDArray[np.float32]]
@@ -55,7 +55,8 @@ def check_heads(spec: ModelSpec, heads: Heads) -> None:
     """UsageError where a model cannot have so many key and value heads in each attention block."""
     if not spec.attention:
         raise UsageError("--kv-heads: the model has no attention")
-    others = [fact for fact in newer(spec) if fact in (CLIP, DIFFERENTIAL, GATES, K_IS_V, SINK_LOGIT, V_NORM)]
+    refused = (CLIP, DIFFERENTIAL, EARLY_ROUTER, GATES, K_IS_V, SINK_LOGIT, V_NORM)
+    others = [fact for fact in newer(spec) if fact in refused]
     others += ["latent attention"] if "latent" in spec.kinds else []
     others += ["a pre-router"] if "pre_router" in spec.kinds else []
     others += ["blocks that read the slots of others"] if spec.shared else []

@@ -12,8 +12,8 @@ _ENCODERS = (
 )
 _MIXTURES = (
     "Mixtral, gpt-oss, DeepSeek-V2-Lite and V3, Qwen2-MoE, Qwen3-MoE, ERNIE 4.5, OLMoE, FlexOlmo, GraniteMoE, "
-    "GraniteMoeShared, GLM-4 MoE, dots1, MiniMax-M2, Phi-3.5-MoE, HunYuan, AFMoE, Nemotron 3, BlockFFN, LLaDA-MoE, "
-    "LLaDA2 and SDAR"
+    "GraniteMoeShared, GLM-4 MoE, dots1, MiniMax-M2, Phi-3.5-MoE, HunYuan, AFMoE, SmallThinker, Nemotron 3, BlockFFN, "
+    "LLaDA-MoE, LLaDA2 and SDAR"
 )
 _RECURRENT = ("mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba", "jamba", "retnet")
 

@@ -267,6 +267,7 @@ class NativeModel(NativeRecurrent):
             router=codes.ROUTERS[block.router],
             shared_inner=block.shared_size,
             plain=not block.gated,
+            early=block.early_router,
             gate_up=self._tensor(prefix + block.up),
             shared_gate_up=self._tensor(prefix + block.shared_up),
             gate_up_bias=self._vector(f"{prefix}{block.up}_bias"),

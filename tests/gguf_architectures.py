@@ -209,6 +209,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names, found, c = gguf.get_tensor_name_map(number, model.config.num_hidden_layers), dict[str, Array](), model.config
     norms: dict[str, list[Array]] = {}
+    found |= mixtures.stacked(model)
     found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model) | gemma3n.together(model)
     for name, parameter in model.state_dict().items():
         values = parameter.float().numpy().astype(np.float32)

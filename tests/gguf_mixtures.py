@@ -58,6 +58,11 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "phimoe_window": ("phimoe", zoo._causal(
         "Phimoe", 1, **zoo.EXPERTS, intermediate_size=32, num_local_experts=6, num_hidden_layers=2, sliding_window=6
     )),
+    "smallthinker": ("smallthinker", zoo.ZOO["smallthinker"]),
+    "smallthinker_softmax": ("smallthinker", zoo._causal(
+        "SmallThinker", 1, **zoo.SMALLTHINKER, tie_word_embeddings=False, moe_primary_router_apply_softmax=True,
+        rope_layout=[1] * 5, sliding_window_layout=[0] * 5,
+    )),
     "kimi_linear": ("kimi-linear", zoo._kimi(0)),
     "kimi_linear_low_queries": ("kimi-linear", zoo._kimi(
         1, q_lora_rank=40, num_expert_group=1, topk_group=1, layer_types=["full_attention", *["linear_attention"] * 2]
@@ -193,6 +198,23 @@ def _phimoe(c: Any) -> dict[str, Any]:
     return found | ({"rope.scaling.attn_factor": STRETCHED} if rope["rope_type"] == "longrope" else {})
 
 
+def _smallthinker(c: Any) -> dict[str, Any]:
+    found = experts(c.moe_num_primary_experts, c.moe_num_active_primary_experts, c.moe_ffn_hidden_size)
+    found |= {"feed_forward_length": c.moe_ffn_hidden_size, "rope.freq_base": c.rope_theta}
+    found["expert_gating_func"] = 1 if c.moe_primary_router_apply_softmax else 2
+    return found | ({"attention.sliding_window": c.sliding_window_size} if any(c.sliding_window_layout) else {})
+
+
+def stacked(model: Any) -> dict[str, Array]:
+    """The experts of models that have them one by one."""
+    found: dict[str, Array] = {}
+    for i, each in enumerate(model.model.layers if model.config.model_type == "smallthinker" else ()):
+        for part in ("gate", "up", "down"):
+            one_by_one = [getattr(expert, part).weight.detach().numpy() for expert in each.block_sparse_moe.experts]
+            found[f"blk.{i}.ffn_{part}_exps.weight"] = np.stack(one_by_one)
+    return found
+
+
 def _kimi(c: Any) -> dict[str, Any]:
     full = [kind == "full_attention" for kind in c.layer_types]
     found = experts(c.num_experts, c.num_experts_per_token, c.moe_intermediate_size) | {
@@ -227,6 +249,7 @@ OWN: dict[str, Callable[[Any], dict[str, Any]]] = {
     "afmoe": _afmoe,
     "phimoe": _phimoe,
     "kimi_linear": _kimi,
+    "smallthinker": _smallthinker,
     "dots1": _dots1,
     "minimax_m2": _minimax_m2,
     "ernie4_5_moe": _ernie,
@@ -239,7 +262,7 @@ OWN: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 def changed(name: str, values: Array, names: Any, c: Any) -> Tensors | None:
     """A tensor by ggml's name as the converter writes it; None: as it writes all."""
-    if ".act_fn." in name:
+    if ".act_fn." in name or ".block_sparse_moe.experts." in name:
         return []
     if c.model_type == "kimi_linear" and (found := _of_kimi(name, values)) is not None:
         return found

@@ -17,6 +17,7 @@ import mimo  # noqa: E402
 import minicpm  # noqa: E402
 import phi4flash  # noqa: E402
 import rwkv7  # noqa: E402
+import smallthinker  # noqa: E402
 from checkpoints import LLAMA3  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
 
@@ -135,6 +136,9 @@ MODERNBERT = {
         "sliding_attention": {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0},
     },
 }
+# Written here, where transformers has no class.
+OWN = {"Rwkv7": rwkv7, "MiniCPM": minicpm, "Phi4Flash": phi4flash, "SmallThinker": smallthinker}
+SMALLTHINKER = {"num_hidden_layers": 5, "hidden_size": 64, "intermediate_size": None}
 MINICPM = {"scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 24}
 BLOCKFFN_LINEAR = {
     key: minicpm.BLOCKS[key]
@@ -312,7 +316,7 @@ def _without(name: str) -> dict[str, Any]:
 def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
     """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
     torch.manual_seed(seed)
-    library = {"Rwkv7": rwkv7, "MiniCPM": minicpm, "Phi4Flash": phi4flash}.get(config_name, transformers)
+    library = OWN.get(config_name, transformers)
     model = getattr(library, class_name)(getattr(library, f"{config_name}Config")(**config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -442,6 +446,17 @@ ZOO: dict[str, Callable[[], Any]] = {
     "rwkv7": lambda: _random("Rwkv7", "Rwkv7ForCausalLM", RWKV | {"value_dim": [60] * 3}, 1),
     "minicpm": _causal("MiniCPM", **MINICPM),
     "blockffn": _causal("MiniCPM", 1, **MINICPM | minicpm.BLOCKS | {"hidden_size": 64, "tie_word_embeddings": False}),
+    "smallthinker": _causal("SmallThinker", **SMALLTHINKER),
+    "smallthinker_softmax": _causal(
+        "SmallThinker",
+        1,
+        **SMALLTHINKER,
+        tie_word_embeddings=False,
+        moe_primary_router_apply_softmax=True,
+        rope_layout=[1, 0, 1, 1, 0],
+        sliding_window_layout=[1, 1, 0, 0, 1],
+        moe_num_active_primary_experts=3,
+    ),
     "blockffn_linear": _causal("MiniCPM", 2, **MINICPM | BLOCKFFN_LINEAR),
     "rwkv7_unnormed": lambda: _random(
         "Rwkv7",

@@ -20,7 +20,7 @@ from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import first_beside
+from edgedec.spec.branches import routed_from
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def used_by(experts: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
 
 
 def _entered_after(spec: ModelSpec, block: int) -> int:
-    """The block after which the state enters `block`; -1: the embedding. Blocks side by side read one state."""
-    return first_beside(spec, block) - 1
+    """The block after which the state is that the router of `block` reads; -1: the embedding."""
+    return routed_from(spec, block) - 1
 
 
 def _states(runtime: Runtime, ids: Sequence[int], blocks: tuple[int, ...]) -> dict[int, Hidden]:

@@ -31,9 +31,14 @@ def moe_blocks(bundle: Bundle) -> dict[int, Moe]:
     return {b: block for b, block in enumerate(bundle.spec.blocks) if isinstance(block, Moe)}
 
 
+def alone(bundle: Bundle) -> dict[int, Moe]:
+    """Those that a call may run without any other block: of themselves they choose experts for what enters them."""
+    return {b: block for b, block in moe_blocks(bundle).items() if not block.given and not block.early_router}
+
+
 def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int64]:
-    """hidden [n, hidden_size] -> [n, top_k]: the experts that the router of a block chooses for states that enter it,
-    the best first, by ReLU in order; -1 for those that are not chosen and for one that a row leaves out."""
+    """hidden [n, hidden_size] -> [n, top_k]: the experts that the router of a block chooses for the states that it
+    reads, the best first, by ReLU in order; -1 for those that are not chosen and for one that a row leaves out."""
     facts = bundle.spec.blocks[block]
     assert isinstance(facts, Moe)
     return experts_of(facts, BlockWeights(bundle.spec, block, bundle.rows), hidden)[0]
@@ -82,7 +87,7 @@ def expert_costs(
     """Seconds of a call of `rows` rows through all mixture-of-experts blocks, by the mean number of distinct experts
     of a block; one for each repetition, after one to warm up."""
     states = np.random.default_rng(0).standard_normal((_POOL, bundle.spec.hidden_size)).astype(np.float32)
-    choices = {b: chosen_experts(bundle, b, states) for b, block in moe_blocks(bundle).items() if not block.given}
+    choices = {b: chosen_experts(bundle, b, states) for b in alone(bundle)}
     plans: dict[int, list[tuple[int, Hidden]]] = {}
     for count in sorted(set(wanted)):
         picked = {b: rows_choosing(experts, count, rows) for b, experts in choices.items()}

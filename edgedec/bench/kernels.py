@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgedec.bench.ceilings import Ceilings
-from edgedec.bench.experts import expert_costs, moe_blocks
+from edgedec.bench.experts import alone, expert_costs
 from edgedec.bench.row_costs import Work, row_costs
 from edgedec.bench.timing import Spread
 
@@ -46,7 +46,7 @@ def kernel_costs(
 
 def _by_experts(model: Model, repetitions: int) -> dict[str, Any] | None:
     """ms of a call through the mixture-of-experts blocks by number of distinct experts; None without such blocks."""
-    blocks = {b: block for b, block in moe_blocks(model.bundle).items() if not block.given}
+    blocks = alone(model.bundle)
     if not blocks:
         return None
     most = max(block.n_experts for block in blocks.values())

@@ -33,6 +33,7 @@ from edgedec.drafters._slices.tree import Limits, Tree, Trusts, draft_tree, leas
 from edgedec.drafters._usage import usage_of
 from edgedec.plugins import Opt
 from edgedec.runtime import Call, Outputs, Rows
+from edgedec.spec.branches import may_enter
 
 # A trial guesses so many known tokens; it comes after so many calls at the earliest.
 _WINDOW, _APART = 32, 16
@@ -161,7 +162,9 @@ class Skip(BaseDrafter):
         }
 
     def _slice(self, skipped: Skipped) -> Slice:
-        return Slice(range(skipped[0]), [b for b in range(skipped[0], self._spec.n_blocks) if b not in skipped])
+        """All blocks but these; shared are those before the first of them, as far as verification may go on there."""
+        first = max(b for b in range(skipped[0] + 1) if may_enter(self._spec, b))
+        return Slice(range(first), [b for b in range(first, self._spec.n_blocks) if b not in skipped])
 
     def _due(self, context: Context) -> bool:
         """Whether a trial may be made: only on generated tokens; a set that won once is tried again soon, by the same

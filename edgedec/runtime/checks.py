@@ -16,7 +16,7 @@ from edgedec.runtime.call import Call, Outputs
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import cut_sums, fed, feeds
+from edgedec.spec.branches import cut_sums, early, fed, feeds
 
 _PLAIN = Outputs()
 
@@ -108,6 +108,11 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         fed_too = feeds(spec.blocks[cut[0]]) or fed(spec, cut[0])
         why = "one reads what the other makes" if fed_too else "a norm is of the sum of both"
         raise UsageError(f"block {cut[0]} without the one beside it: {why}")
+    entered = call.hidden is not None or call.rows.embeddings is not None
+    if entered and len(blocks) and early(spec.blocks[blocks[0]]):
+        raise UsageError(
+            f"block {blocks[0]} first: its router reads the state before block {blocks[0] - 1}; begin with that one"
+        )
     if call.hidden is not None:
         width = entering_width(spec, blocks, call.hidden.shape[-1])
         _check_shape("hidden", call.hidden.shape, (call.rows.count, width))

@@ -11,6 +11,9 @@ one that feeds too, and by the first that does not feed after a sum with the sta
     x ── norm ── attention ── norm ── mlp ──+── norm ── ssm ──+── x      (Zamba2, eq. 6 of arXiv:2405.16712)
     ├───────────────────────────────────────┘                 │
     └─────────────────────────────────────────────────────────┘
+
+And experts whose router reads the state before attention (`Moe.early_router`): a call that leaves attention out adds
+nothing in between, so that their router reads what enters them; none begins between the two, where that state is gone.
 """
 
 from __future__ import annotations
@@ -52,6 +55,9 @@ def check_branches(spec: ModelSpec, where: str) -> None:
                 raise BundleCorrupt(f"{where}.layers[{i}][{j}].branch: a sum that is normed, or a whole layer")
             if isinstance(block, Moe) and block.joined != "none" and (block.branch or not beside):
                 raise BundleCorrupt(f"{where}.layers[{i}][{j}].joined: of the last of blocks side by side only")
+            alone = j > 0 and not beside and (j < 2 or not layer[j - 2].branch)
+            if early(block) and not alone:
+                raise BundleCorrupt(f"{where}.layers[{i}][{j}].early_router: after one block of the layer, beside none")
         _check_fed(spec, layer, f"{where}.layers[{i}]")
 
 
@@ -66,7 +72,7 @@ def _check_fed(spec: ModelSpec, layer: Sequence[Block], where: str) -> None:
         if j == len(layer) - 1 and feeds(block):
             raise BundleCorrupt(f"{where}[{j}].feeds: the last block of a layer has none after it")
         beside = block.branch or (j > 0 and layer[j - 1].branch)
-        if beside or block.after != "none" or isinstance(block, _OTHER) or spec.output is not None:
+        if beside or early(block) or block.after != "none" or isinstance(block, _OTHER) or spec.output is not None:
             raise BundleCorrupt(f"{where}[{j}]: fed, or feeds another, beside a branch, a norm after it or an output")
 
 
@@ -75,6 +81,21 @@ def first_beside(spec: ModelSpec, b: int) -> int:
     while b > 0 and (spec.blocks[b - 1].branch or fed(spec, b)):
         b -= 1
     return b
+
+
+def may_enter(spec: ModelSpec, b: int) -> bool:
+    """Whether block b reads nothing but the state after the block before it, so that a call may begin there."""
+    return first_beside(spec, b) == b and not early(spec.blocks[b])
+
+
+def routed_from(spec: ModelSpec, b: int) -> int:
+    """The block before which the state is that the router of block b reads."""
+    return b - 1 if early(spec.blocks[b]) else first_beside(spec, b)
+
+
+def early(block: Block) -> bool:
+    """Whether its router reads the state before the block in front of it."""
+    return isinstance(block, Moe) and block.early_router
 
 
 def joined_norm(spec: ModelSpec, b: int) -> Norm:

@@ -16,6 +16,10 @@ passes the experts whose weight is not zero, any number of them.
 router_norm: the router reads the state over its root mean square, times weights of its own; expert_scale: a factor of
 each expert's weight; joined: a norm of the sum of what this block and those beside it add (Gemma 4).
 
+early_router (SmallThinker, arXiv:2507.20984): the router reads the state as it was before the block in front of this
+one, which is attention: over router_norm if there is one, else as it is. Logits of such a state are large, and many
+sigmoids of them may be 1: experts are chosen by logits.
+
 clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
 gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
 
@@ -71,6 +75,7 @@ class Moe(UpMatrix):
     jitter: float = 0.0
     router_norm: bool = False
     expert_scale: bool = False
+    early_router: bool = False
     joined: Norm = "none"
     levels: tuple[int, ...] = ()
     drop_below: float = 0.0
@@ -193,6 +198,7 @@ class Moe(UpMatrix):
         if self.given_by < -1 or self.given != (self.given_by >= 0):
             raise BundleCorrupt(f"{where}.given_by: {self.given_by} of experts chosen by {self.router}")
         chooses = self.router_bias or self.logit_bias or self.router_norm or self.expert_scale or self.normalize
+        chooses = chooses or self.early_router
         if self.given and (self.top_k != 1 or self.scale != 1 or chooses):
             raise BundleCorrupt(f"{where}.router: given experts are one a row, of weight 1, and have no router")
 

@@ -45,10 +45,11 @@ SPARSITY = "sparse gates"
 WITH_EMBEDDING = "attention over the state and the embedding as one row"
 FEEDS = "blocks whose output only the next one reads"
 HEAD_LAYER = "a layer before the head"
+EARLY_ROUTER = "routers that read the state before attention"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
-    *(SPARSITY, WITH_EMBEDDING, FEEDS, HEAD_LAYER),
+    *(SPARSITY, WITH_EMBEDDING, FEEDS, HEAD_LAYER, EARLY_ROUTER),
 )
 # In the order in which refusals name them.
 NEWER = (
@@ -110,6 +111,7 @@ def _of(block: Block) -> dict[str, Any]:
             CLAMPED: block.clamped,
             ROUTER_NORM: block.router_norm,
             EXPERT_SCALE: block.expert_scale,
+            EARLY_ROUTER: block.early_router,
             JOINED: block.joined != "none",
             EXPERT_LEVELS: block.levels,
             EXPERT_DROP: block.drop_below,

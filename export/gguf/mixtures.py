@@ -16,6 +16,7 @@ from edgedec.export.gguf.common import (
     shared_width,
     some,
     turned_share,
+    without,
 )
 from edgedec.export.gguf.metadata import GgufFacts
 
@@ -149,6 +150,27 @@ def _afmoe(f: GgufFacts) -> Config:
     )
 
 
+def _smallthinker(f: GgufFacts) -> Config:
+    """With a window every fourth layer, from the first on, sees all and does not turn. llama.cpp takes 4096 for any,
+    that of the published models; here it is the file's."""
+    found, experts, window = common(f, "smallthinker"), of_experts(f), f.whole("attention.sliding_window", 0)
+    if f.whole("attention.sliding_window_pattern", 4) != 4:
+        raise f.fail(f.name("attention.sliding_window_pattern"), "is not 4: every fourth layer has no positions")
+    score = scored(f, SIGMOID)
+    if score not in (SOFTMAX, SIGMOID):
+        raise f.fail(f.name("expert_gating_func"), "is neither 1, a softmax, nor 2, a sigmoid")
+    slides = [int(window > 0 and i % 4 > 0) for i in range(found["num_hidden_layers"])]
+    return without(found, "intermediate_size") | {
+        "moe_num_primary_experts": experts["num_experts"],
+        "moe_num_active_primary_experts": experts["num_experts_per_tok"],
+        "moe_ffn_hidden_size": experts["moe_intermediate_size"],
+        "moe_primary_router_apply_softmax": score == SOFTMAX,
+        "sliding_window_layout": slides,
+        "rope_layout": slides if window else [1] * len(slides),
+        **({"sliding_window_size": window} if window else {}),
+    }
+
+
 def _phimoe(f: GgufFacts) -> Config:
     """The scale of sines and cosines is the file's, which the converter computes from the lengths."""
     found = common(f, "phimoe")
@@ -174,5 +196,6 @@ MIXTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "hunyuan-moe": _hunyuan_moe,
     "gpt-oss": _gpt_oss,
     "afmoe": _afmoe,
+    "smallthinker": _smallthinker,
     "phimoe": _phimoe,
 }

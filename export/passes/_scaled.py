@@ -30,8 +30,8 @@ def readers(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
         names = [f"blocks.{b}.{name}" for name in _READERS[block.kind]]
         if isinstance(block, LatentAttention) and block.q_rank:
             names.remove(f"blocks.{b}.q")  # it reads what q_a makes
-        if isinstance(block, Moe) and block.router_norm:
-            names.remove(f"blocks.{b}.router")  # it has a norm of its own
+        if isinstance(block, Moe) and (block.router_norm or block.early_router):
+            names.remove(f"blocks.{b}.router")  # it has a norm of its own, or none
         found[f"blocks.{b}.norm"] = tuple(name for name in names if name in shapes)
     if not spec.tied:
         found["final_norm"] = ("head",)

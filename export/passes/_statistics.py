@@ -17,7 +17,8 @@ from edgedec.runtime import Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference
 from edgedec.runtimes.reference.numeric import Array, Weights, expert_name, normed
 from edgedec.spec import Mlp, ModelSpec, Moe
-from edgedec.spec.branches import feeds
+from edgedec.spec.branches import may_enter
+from edgedec.spec.newer import BRANCH, EARLY_ROUTER, FEEDS, newer
 
 Ids = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -102,9 +103,10 @@ class CalibrationRun:
     """A model on its way through the texts, block by block. `read` may give other weights from call to call."""
 
     def __init__(self, spec: ModelSpec, read: Weights, texts: Sequence[Ids]) -> None:
-        if any(block.branch or feeds(block) for block in spec.blocks):
+        if not all(may_enter(spec, b) for b in range(spec.n_blocks)):
+            have = [fact for fact in newer(spec) if fact in (BRANCH, EARLY_ROUTER, FEEDS)]
             raise UsageError(
-                f"--passes: {spec.architecture} has blocks side by side; calibration goes from one to the next"
+                f"--passes: {spec.architecture} has {' and '.join(have)}; calibration goes from one block to the next"
             )
         if spec.head_layer is not None:
             raise UsageError(f"--passes: {spec.architecture} has a layer before its head, which calibration leaves out")

@@ -84,6 +84,7 @@ struct ed_moe {
   const int32_t* levels;                   // [experts], or null: all are of level 0
   ed_tensor more_up[ED_LEVELS - 1], more_down[ED_LEVELS - 1];
   float drop_below, protect_from;
+  int32_t early, reserved;  // early 1: the router reads the state before the block before this one, by router_norm or as it is
 };
 
 struct ed_ssm {

@@ -42,6 +42,7 @@ struct SequenceRows {
 struct BlockCall {
   float* hidden;  // [rows, hidden], in and out
   const float* input;  // [rows, hidden], what the block reads: hidden, or the state before the blocks beside it
+  const float* before;  // [rows, hidden], the state before the block before it, of one whose router reads that
   const float* embeddings;  // [rows, hidden] of the rows' tokens; null in a model none of whose blocks reads them
   float* streams;  // [rows, model.streams, hidden], beside hidden, in and out; null in a model without
   const float* lookups;  // [rows, model.lookup.k], the tokens' rows of that table; null in a model without it

@@ -75,6 +75,7 @@ int Engine::check_sequence(const ed_sequence& s) const {
     const auto runs = [&](int block) { return std::binary_search(s.blocks, s.blocks + s.n_blocks, block); };
     if (((blocks_[i].branch && joined(i)) || blocks_[i].feeds) && runs(i) != runs(i + 1)) return 4;
   }
+  if (s.input && s.n_blocks > 0 && early(s.blocks[0])) return 4;  // the state before the block before it is gone
   for (int i = 0; i < s.n_hidden; i++) {
     const int block = s.hidden_blocks[i];
     if (block < -1 || block >= model_.n_blocks) return 4;

@@ -43,6 +43,8 @@ std::vector<std::unique_ptr<Block>> Engine::make_blocks() {
   std::vector<std::unique_ptr<Block>> made;
   for (const ed_block& block : blocks_) {
     const int number = (int)made.size();
+    if (early(number) && (!number || block.branch || blocks_[number - 1].branch || beside(number - 1)))
+      throw std::invalid_argument("an early router without a block before it that stands alone");
     if (owner_of(number) >= 0 && !shares(number)) throw std::invalid_argument("slots or values of other heads");
     made.push_back(block_kind(block.kind)->make(*this, block));
     if (!made.back()) throw std::invalid_argument("a block that is not supported");
@@ -196,7 +198,8 @@ void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
 // ---- the blocks ------------------------------------------------------------------------------------
 
 void Engine::run_block(int block) {
-  if ((blocks_[block].branch && !beside(block)) || (blocks_[block].feeds && !fed(block))) keep_input();
+  const bool first_fed = blocks_[block].feeds && !fed(block);
+  if ((blocks_[block].branch && !beside(block)) || first_fed || early(block + 1)) keep_input();
   choose(block);
   if (running_.empty()) return;
   call_.sequences.clear(), call_.rows = 0, call_.active = active_;
@@ -223,20 +226,24 @@ void Engine::run_block(int block) {
                 inside(block) ? call_.streams + s.row * beside_size() : nullptr);
 }
 
-// The states of all rows before blocks that read the same one, from here on.
+// The states of all rows, also of those that the block does not run on, before blocks that read them, from here on.
 void Engine::keep_input() {
-  scatter();
-  running_.clear();
+  if (!gathered_.empty()) scatter(), running_.clear();
   input_.need((size_t)rows_ * model_.hidden);
   std::memcpy(input_.p, hidden_.p, (size_t)rows_ * model_.hidden * 4);
 }
 
-// What the block reads of the call's rows: their states, or those that were kept for it and the blocks beside it.
+// What the block reads of the call's rows: their states, or those that were kept for it and the blocks beside it; and
+// what its router reads, if those were kept for that.
 void Engine::point_input(int block) {
-  call_.input = call_.hidden;
-  if (!blocks_[block].branch && !beside(block) && !blocks_[block].feeds && !fed(block)) return;
-  call_.input = input_.p + (size_t)planned_[running_[0]].row * model_.hidden;
-  if (gathered_.empty()) return;
+  const bool kept = blocks_[block].branch || beside(block) || blocks_[block].feeds || fed(block);
+  call_.input = kept ? kept_input() : call_.hidden;
+  call_.before = early(block) ? kept_input() : nullptr;
+}
+
+// The states that were kept, of the call's rows.
+const float* Engine::kept_input() {
+  if (gathered_.empty()) return input_.p + (size_t)planned_[running_[0]].row * model_.hidden;
   input_gather_.need((size_t)rows_ * model_.hidden);
   float* to = input_gather_.p;
   for (int i : running_) {
@@ -244,7 +251,7 @@ void Engine::point_input(int block) {
     std::memcpy(to, input_.p + (size_t)planned_[i].row * model_.hidden, 4 * size);
     to += size;
   }
-  call_.input = input_gather_.p;
+  return input_gather_.p;
 }
 
 // Of blocks that feed one another: what the block reads, and what its output is added to. The kept states are call_.input.

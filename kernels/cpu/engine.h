@@ -173,6 +173,9 @@ class Engine {
   void run_block(int block);
   void keep_input();
   void point_input(int block);
+  const float* kept_input();
+  // Whether a block's router reads the state before the block before it.
+  bool early(int block) const { return block < model_.n_blocks && blocks_[block].moe && blocks_[block].moe->early; }
   bool beside(int block) const { return block > 0 && blocks_[block - 1].branch; }
   bool fed(int block) const { return block > 0 && blocks_[block - 1].feeds; }
   void feed(int block);

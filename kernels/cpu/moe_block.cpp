@@ -133,14 +133,16 @@ class MoeBlock : public Block {
   // ---- which rows go through which experts ----
 
   // What the router reads, once `route` has begun.
-  const float* read() const { return m_.router_norm ? s_.routed.p : engine_.normed(); }
+  const float* read_ = nullptr;
 
-  // The same, where it has a norm of its own.
+  // The same: the state, or the one before, normed for the experts, by a norm of its own, or as it is.
   const float* routed(const BlockCall& call) {
     const size_t width = engine_.hidden();
+    const float* state = m_.early ? call.before : call.input;
+    if (!m_.router_norm) return m_.early ? state : engine_.normed();
     engine_.pool().parallel_for(call.rows, engine_.grain(call.rows), [&](int begin, int end, int) {
       for (size_t r = begin; r < (size_t)end; r++)
-        engine_.kernels().norm(call.input + r * width, m_.router_norm, (int)width, engine_.model().norm_eps,
+        engine_.kernels().norm(state + r * width, m_.router_norm, (int)width, engine_.model().norm_eps,
                                s_.routed.p + r * width);
     });
     return s_.routed.p;
@@ -163,7 +165,7 @@ class MoeBlock : public Block {
     if (m_.router == GIVEN) return take(call);
     const int rows = call.rows;
     Product p{};
-    p.w = router_, p.a.x = m_.router_norm ? routed(call) : engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
+    p.w = router_, p.a.x = read_ = routed(call), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
     p.bias = m_.router_logit_bias;
     engine_.multiply(p);
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
@@ -182,7 +184,7 @@ class MoeBlock : public Block {
     const float *logits = s_.logits.p + (size_t)r * n, *ranked = logits;
     float *scores = scratch, *biased = scratch + n, *weights = s_.weights.p + (size_t)r * m_.top_k;
     int* experts = s_.experts.p + (size_t)r * m_.top_k;
-    if (m_.router == SIGMOID) k.sigmoid(logits, n, scores), ranked = scores;
+    if (m_.router == SIGMOID) k.sigmoid(logits, n, scores), ranked = m_.early ? logits : scores;
     else if (m_.router != SPARSEMIXER) softmax(logits, n, scores);
     if (m_.router_bias) {
       for (int e = 0; e < n; e++) biased[e] = scores[e] + m_.router_bias[e];
@@ -207,7 +209,7 @@ class MoeBlock : public Block {
   // Whether a row leaves out its last expert, by the weights of its experts before they are normalized.
   bool leaves_out(int r, const float* weights) const {
     if (!(weights[m_.top_k - 1] < m_.drop_below * weights[0])) return false;
-    return !m_.protect_from || sizes(read() + (size_t)r * engine_.hidden(), engine_.hidden()) < m_.protect_from;
+    return !m_.protect_from || sizes(read_ + (size_t)r * engine_.hidden(), engine_.hidden()) < m_.protect_from;
   }
 
   // The sum of |x|, in an order that no instruction set changes.

@@ -64,6 +64,7 @@ class MoeStruct(CStruct):
         (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias router_norm expert_scale score_norm levels"),
         (TensorStruct * 3, "more_up more_down"),
         (c_float, "drop_below protect_from"),
+        (c_int32, "early reserved"),
     )
 
 

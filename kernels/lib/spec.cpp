@@ -91,7 +91,7 @@ void check_expert_groups(const Fields& f, const BlockSpec& b) {
 }
 
 void read_moe(Fields& f, BlockSpec& b) {
-  refuse_later(f, {"gated", "jitter", "levels", "drop_below", "protect_from"});
+  refuse_later(f, {"gated", "jitter", "levels", "drop_below", "protect_from", "early_router"});
   b.experts = size_of(f, "n_experts"), b.top_k = size_of(f, "top_k"), b.inner = size_of(f, "inner_size");
   refuse_later(f, "router", {"given", "relu", "sparsemixer"});
   b.router = f.choice("router", "softmax softmax_topk sigmoid", 0);

@@ -175,10 +175,10 @@ class Reference:
         queries: dict[int, Array] = {}
         spans, branches = cache.write(blocks, rows), BlockInputs(self.spec)
         for b in blocks:
-            read = branches.read(b, x)
+            before, read = branches.before(b, x), branches.read(b, x)
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
             view = (call.views or {}).get(b)
-            y, attention_paid, q = self._run(self.spec.blocks[b], w, read, embedding, rows, cache, spans, view)
+            y, attention_paid, q = self._run(self.spec.blocks[b], w, read, before, embedding, rows, cache, spans, view)
             x = self._added(b, x, y, w, branches, streams)
             if b in wanted.hidden:
                 states[b] = streams.rows(b, x)
@@ -210,6 +210,7 @@ class Reference:
         block: Block,
         w: BlockWeights,
         x: Array,
+        before: Array,
         embedding: Array | None,
         rows: Rows,
         cache: HostCache,
@@ -242,7 +243,8 @@ class Reference:
             case Mlp():
                 return mlp.run(block, w, x), None, None
             case Moe():
-                return moe.run(block, w, x, cache.experts.of(block.given_by, rows) if block.given else None), None, None
+                given = cache.experts.of(block.given_by, rows) if block.given else None
+                return moe.run(block, w, x, given, before), None, None
             case Gmu():
                 return gmu.run(block, w, x, cache.state(block.values_of).values(rows, block.values_of)), None, None
             case Rwkv7():

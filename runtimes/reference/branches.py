@@ -14,6 +14,7 @@ class BlockInputs:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec, self._first = spec, -1
         self._kept: Array | None = None
+        self._last: tuple[int, Array] | None = None
 
     def add(self, b: int, x: Array, y: Array, w: BlockWeights) -> Array:
         """The state x after block b, which adds y; among blocks whose sum is normed, what they add so far; after one
@@ -30,9 +31,13 @@ class BlockInputs:
 
     def read(self, b: int, x: Array) -> Array:
         """What block b reads where the state is x."""
-        first = first_beside(self._spec, b)
+        first, self._last = first_beside(self._spec, b), (b, x)
         if first != self._first or self._kept is None:
             self._first, self._kept = first, x
         if fed(self._spec, b):
             return x if feeds(self._spec.blocks[b]) else self._kept + x
         return self._kept
+
+    def before(self, b: int, x: Array) -> Array:
+        """The state before block b - 1, asked for before `read(b, x)`: x, if the call leaves that block out."""
+        return self._last[1] if self._last is not None and self._last[0] == b - 1 else x

@@ -10,9 +10,12 @@ from edgedec.spec import Moe
 from edgedec.spec.moe import ALPHA, LIMIT, level_name
 
 
-def run(block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None = None) -> Array:
-    """f(norm(x)) [n, hidden] of x [n, hidden]; given [n]: the rows' experts, where another block chooses them."""
-    experts, weights = experts_of(block, w, x, given)
+def run(
+    block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None = None, before: Array | None = None
+) -> Array:
+    """f(norm(x)) [n, hidden] of x [n, hidden]; given [n]: the rows' experts, where another block chooses them; before
+    [n, hidden]: the state that an early router reads."""
+    experts, weights = experts_of(block, w, before if block.early_router and before is not None else x, given)
     x = w.norm(x, block.norm)
     if block.expert_scale:
         weights = weights * w.get("expert_scale")[experts]
@@ -26,7 +29,7 @@ def run(block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None =
 def experts_of(
     block: Moe, w: BlockWeights, x: Array, given: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], Array]:
-    """As `route`: of the state [n, hidden], by whatever router, or as they are given."""
+    """As `route`: of the state that the router reads [n, hidden], by whatever router, or as they are given."""
     if given is not None:
         return given[:, None], np.ones((len(given), 1), np.float32)
     read, logits = read_by_router(block, w, x)
@@ -37,7 +40,8 @@ def experts_of(
 
 def read_by_router(block: Moe, w: BlockWeights, x: Array) -> tuple[Array, Array]:
     """What the router reads of the state [n, hidden], and its logits [n, n_experts]."""
-    read = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else w.norm(x, block.norm)
+    own = rms_norm(x, w.get("router_norm"), w.spec.norm_eps) if block.router_norm else None
+    read = own if own is not None else x if block.early_router else w.norm(x, block.norm)
     logits = read @ w.get("router").T
     return read, logits + w.get("router_logit_bias") if block.logit_bias else logits
 
@@ -73,7 +77,8 @@ def left_out(block: Moe, weights: Array, x: Array) -> NDArray[np.bool_]:
 def ranked(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray[np.int64], Array]:
     """As `route`, of routers but SparseMixer: weights before they are normalized and scaled."""
     weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
-    order = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
+    by_logits = block.router != "sigmoid" or block.early_router
+    order = weights + bias if bias is not None else logits if by_logits else weights
     if block.groups > 1:
         order = in_best_groups(order, block.groups, block.top_groups)
     experts = np.argsort(-order, axis=1, kind="stable")[:, : block.top_k]

@@ -43,12 +43,14 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     seen: dict[Any, Any] = {"embedding": x, "tokens": tokens, "table": get}
     streams: list[Array] = []
     made: Array | None = None  # by a block that feeds
+    before = x
     for b, block in enumerate(spec.blocks):
         own = lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64)  # noqa: E731
         if isinstance(block, AltUp):
             x = total = updated(spec, block, own, x, streams)
             continue
         feeds = getattr(block, "feeds", False)
+        seen["before"], before = before, x
         y = added(spec, b, own, x if made is None else made if feeds else x + made, seen)
         made = y if feeds else None
         if feeds:
@@ -145,7 +147,9 @@ def added(spec: ModelSpec, b: int, get: Get, x: Array, seen: dict[Any, Any]) -> 
     elif block.kind == "attention":
         y, *seen[b] = attention(spec, block, get, inner)
     elif block.kind == "moe":
-        read = norm(x, get("router_norm"), spec.norm_eps) if block.router_norm else inner
+        entered = seen["before"] if block.early_router else x
+        read = norm(entered, get("router_norm"), spec.norm_eps) if block.router_norm else inner
+        read = entered if block.early_router and not block.router_norm else read
         y = moe(spec, block, get, inner, read, seen[block.given_by] if block.given else None)
     else:
         y = {kind.__name__: kind for kind in kinds}[block.kind](spec, block, get, inner)

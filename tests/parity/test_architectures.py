@@ -272,6 +272,8 @@ BLOCK_FACTS: dict[type[Block], list[tuple[str, Any]]] = {
         ("norm", "rms"),
         ("router_norm", False),
         ("expert_scale", False),
+        ("early_router", False),
+        ("activation", "silu"),
         ("joined", "none"),
         ("drop_below", 0.0),
         ("protect_from", 0.0),
@@ -387,7 +389,7 @@ KINDS = {
     "granitemoehybrid": {"ssm"},
     **{name: {"ssm", "mlp"} for name in ("bamba", "falcon_h1", "zamba2")},
     **{name: {"moe"} for name in ("flex_olmo", "gpt_oss", "granitemoeshared", "minimax_m2", "qwen2_moe")},
-    **{name: {"moe"} for name in ("phimoe", "hunyuan_v1_moe")},
+    **{name: {"moe"} for name in ("phimoe", "hunyuan_v1_moe", "smallthinker")},
     **{name: {"moe", "mlp"} for name in ("glm4_moe", "dots1", "ernie4_5_moe", "afmoe")},
     **{name: {"moe", "mlp"} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     **{"jamba": {"s6", "mlp"}, "nemotron_h": {"ssm", "mlp"}},
@@ -458,7 +460,8 @@ def test_every_fact_is_the_models_own(saved: Saved) -> None:
         assert block.n_kv_heads in (expected if any(expected) else {kv_heads(config)})
     for block in spec.blocks:
         assert not isinstance(block, Mlp) or block.inner_size in _mlp_sizes(config)
-        top_k = getattr(config, "top_k_experts", None) or getattr(config, "num_experts_per_tok", None)
+        keys = ("top_k_experts", "num_experts_per_tok", "moe_num_active_primary_experts")
+        top_k = next((found for key in keys if (found := getattr(config, key, None))), None)
         assert not isinstance(block, Moe) or block.top_k == (top_k or config.num_experts)
         assert not isinstance(block, Delta) or (block.n_heads, block.key_dim) == delta_sizes(config)
         assert not isinstance(block, Rwkv7) or (block.n_heads, block.key_dim) == (config.num_heads, config.head_dim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf_architectures as architectures
 import numpy as np
 import pytest
 import readings as r
@@ -81,6 +82,23 @@ def test_other_layers_too(name: str, tmp_path: Path) -> None:
     assert (found.argmax(1) == r.all_logits(ours, IDS).argmax(1)).mean() > 0.9
     n = min(64, bundle.spec.context_length - 8)
     assert r.greedy(ours, IDS[:8], n) == r.llama_cpp_greedy(path, IDS[:8], n)
+
+
+@pytest.mark.parametrize("name", ["smallthinker", "smallthinker_softmax"])
+def test_routers_that_read_the_state_before_attention(name: str, tmp_path: Path) -> None:
+    """With layers that turn no heads, as llama.cpp has them where there is a window, for which it takes 4096."""
+    window = {"attention.sliding_window": 4096} if name == "smallthinker" else {}
+    _, path = architectures.write(name, tmp_path / "m.gguf", **window, **r.NAMES)
+    bundle, ours = native(path, tmp_path / "b", weights="f32")
+    assert [block.rope for block in bundle.spec.attention.values()] == [
+        0 if i % 4 or not window else None for i in range(5)
+    ]
+    theirs = r.llama_cpp_logits(path, IDS)
+    for runtime in (r.of_file(path), ours):
+        far = np.abs(theirs - r.all_logits(runtime, IDS)).max() / theirs.std()
+        print(f"{name}: {far:.1e}")
+        assert far < 1e-4
+    assert r.greedy(ours, IDS[:8], 64) == r.llama_cpp_greedy(path, IDS[:8], 64)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])

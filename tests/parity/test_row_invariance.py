@@ -23,7 +23,7 @@ from edgedec.cache import Cache
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, logits_of
 from edgedec.spec import KV_FORMATS, ModelSpec
-from edgedec.spec.branches import first_beside
+from edgedec.spec.branches import may_enter
 from edgedec.spec.newer import NEWER, newer
 from edgedec.testing.conformance.models import MODELS as CONFORMANCE
 
@@ -59,7 +59,7 @@ def _models() -> dict[str, ModelSpec]:
         config = zoo_golden.golden(name).config
         longer = {key: ROOM for key in ("max_position_embeddings", "max_seq_len") if config.get(key)}
         found[name] = replace(architecture(config | longer).spec(config | longer), context_length=ROOM)
-    for name in ("experts chosen before the layers", "experts in levels"):
+    for name in ("experts chosen before the layers", "experts chosen before attention", "experts in levels"):
         found[name] = replace(CONFORMANCE[name], context_length=ROOM)
     return found
 
@@ -220,7 +220,7 @@ def _moved(engine: native.NativeRuntime, cache: Cache) -> Cache:
 def _by_block(engine: native.NativeRuntime, calls: list[Call]) -> list[np.ndarray]:
     """All calls block by block, each block for all of them in one forward; blocks side by side together."""
     states = [result.hidden[-1] for result in engine.forward([_sliced(call, (), None, -1) for call in calls])]
-    starts = [b for b in range(engine.spec.n_blocks) if first_beside(engine.spec, b) == b]
+    starts = [b for b in range(engine.spec.n_blocks) if may_enter(engine.spec, b)]
     for first, end in itertools.pairwise((*starts, engine.spec.n_blocks)):
         blocks, last = tuple(range(first, end)), end - 1
         results = engine.forward([_sliced(call, blocks, x, last) for call, x in zip(calls, states, strict=True)])

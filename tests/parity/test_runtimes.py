@@ -36,7 +36,7 @@ from edgedec.runtime import (
     logits_of,
     open_runtime,
 )
-from edgedec.spec.branches import first_beside
+from edgedec.spec.branches import may_enter
 from edgedec.spec.newer import ENTRY, NO_GRAPHS, QK_NORM, SLOPES, newer
 from edgedec.testing.conformance.compare import ends, may_run
 
@@ -234,7 +234,7 @@ def test_the_stack_may_be_cut_anywhere(case: Case, engine: str) -> None:
     blocks = spec.span()
     expected = whole(runtime, TOKENS)
     layer_cuts = [[blocks[: spec.span(0, at)[-1] + 1], spec.span(at)] for at in range(1, spec.n_layers)]
-    starts = [b for b in blocks if first_beside(spec, b) == b]  # blocks side by side stay together
+    starts = [b for b in blocks if may_enter(spec, b)]  # blocks side by side stay together
     for b in sorted(set(blocks) - set(ends(spec))):
         with pytest.raises(UsageError):
             sliced(runtime, runtime.new_cache(len(TOKENS)), Rows.chain(TOKENS, 0), [blocks[: b + 1], blocks[b + 1 :]])

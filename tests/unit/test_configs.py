@@ -170,7 +170,7 @@ def _shared_size(config: Any) -> int:
 
 _STATES = ("mamba", "falcon_mamba", "mamba2")
 _OWN_TESTS = ("jamba", "nemotron_h", "gemma3n_text", "gemma4_text", "phi4flash", "rwkv7", "bloom", "mpt", "minicpm")
-_OWN_TESTS += ("modernbert_decoder", "zamba2")
+_OWN_TESTS += ("modernbert_decoder", "smallthinker", "zamba2")
 
 
 @pytest.mark.parametrize("name", _STATES)

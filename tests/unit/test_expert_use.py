@@ -44,8 +44,9 @@ def test_rows_that_use_no_expert() -> None:
         (HEADS, Moe(6, 2, 16)),
         (HEADS, Moe(8, 2, 16, "sigmoid", router_bias=True, groups=4, top_groups=2)),
         (HEADS, Mlp(96, branch=True), Moe(6, 2, 16, router_norm=True)),
+        (HEADS, Moe(6, 2, 16, early_router=True)),
     ],
-    ids=["relu", "relu with biases", "softmax", "groups", "beside a feed-forward"],
+    ids=["relu", "relu with biases", "softmax", "groups", "beside a feed-forward", "before attention"],
 )
 def test_the_shares_are_those_of_the_experts_that_run(
     tmp_path: Path, blocks: Any, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import cut_sums, feeds
+from edgedec.spec.branches import cut_sums, may_enter
 from edgedec.testing.conformance.rounding import allowed
 from edgedec.testing.conformance.suite import Subject
 
@@ -100,8 +100,8 @@ def same(subject: Subject, found: Array, expected: Array, what: str) -> None:
 
 
 def ends(spec: ModelSpec) -> list[int]:
-    """The blocks after which a stack may be cut: those that no other stands beside, and that feed none."""
-    return [b for b, block in enumerate(spec.blocks) if not block.branch and not feeds(block)]
+    """The blocks after which a stack may be cut: the last, and those after which a call may begin."""
+    return [b for b in range(spec.n_blocks) if b + 1 == spec.n_blocks or may_enter(spec, b + 1)]
 
 
 def may_run(spec: ModelSpec, blocks: Sequence[int]) -> bool:

@@ -54,6 +54,7 @@ _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 _PLAIN = replace(_MOE, gated=False)
 _RELU = replace(_PLAIN, n_experts=10, top_k=10, router="relu", normalize=False)
 _GIVEN = replace(_MOE, n_experts=5, top_k=1, router="given", normalize=False, given_by=0)
+_EARLY = replace(_MOE, activation="relu", early_router=True)
 _GPT_OSS = Moe(6, 2, 24, "softmax_topk", normalize=False, bias=True, logit_bias=True, clamped=True)
 
 
@@ -149,6 +150,14 @@ MODELS: dict[str, ModelSpec] = {
         (PreRouter(4, 4, 16, 1.0, rope=1, n_experts=5), _HEADS, _GIVEN),
         (replace(_HEADS, window=7), replace(_GIVEN, inner_size=24, shared_size=32, post_norm="rms")),
         (_HEADS, replace(_GIVEN, gated=False, shared_size=16, shared_gate=True)),
+    ),
+    "experts chosen before attention": _spec(
+        "experts chosen before attention",
+        (_HEADS, replace(_EARLY, router="sigmoid")),
+        (replace(_HEADS, window=7, rope=None), replace(_EARLY, router_norm=True, drop_below=0.8, protect_from=50.0)),
+        (Conv(64), replace(_EARLY, router="softmax_topk", normalize=False, top_k=3, shared_size=24)),
+        (replace(_SSM, post_norm="rms"), replace(_EARLY, gated=False, router_bias=True, router="sigmoid")),
+        (_HEADS, Mlp(96), replace(_EARLY, logit_bias=True)),
     ),
     "latent": _spec(
         "latent",
