@@ -106,20 +106,24 @@ def _of(block: Block) -> dict[str, Any]:
             WITH_EMBEDDING: block.with_embedding,
         }
     if isinstance(block, Moe):
-        found |= {
-            EXPERT_BIAS: block.bias or block.logit_bias,
-            CLAMPED: block.clamped,
-            ROUTER_NORM: block.router_norm,
-            EXPERT_SCALE: block.expert_scale,
-            EARLY_ROUTER: block.early_router,
-            JOINED: block.joined != "none",
-            EXPERT_LEVELS: block.levels,
-            EXPERT_DROP: block.drop_below,
-            CHOICE_BIAS: block.router_bias and block.router == "softmax",
-            PLAIN_EXPERTS: not block.gated,
-            SPARSEMIXER: block.router == "sparsemixer",
-            RELU_ROUTER: block.router == "relu",
-        }
+        found |= _of_experts(block)
     if isinstance(block, Ssm):
         found[GATE_ALONE] = not block.norm_groups
     return found
+
+
+def _of_experts(block: Moe) -> dict[str, Any]:
+    return {
+        EXPERT_BIAS: block.bias or block.logit_bias,
+        CLAMPED: block.clamped,
+        ROUTER_NORM: block.router_norm,
+        EXPERT_SCALE: block.expert_scale,
+        EARLY_ROUTER: block.early_router,
+        JOINED: block.joined != "none",
+        EXPERT_LEVELS: block.levels,
+        EXPERT_DROP: block.drop_below,
+        CHOICE_BIAS: block.router_bias and block.router == "softmax",
+        PLAIN_EXPERTS: not block.gated,
+        SPARSEMIXER: block.router == "sparsemixer",
+        RELU_ROUTER: block.router == "relu",
+    }

@@ -10,7 +10,6 @@ import numpy as np
 
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, entropy_of
-from edgedec.spec.branches import early
 from edgedec.testing.conformance.compare import Array, close, ends, logits, may_run, run, same, text, tokens, tree
 from edgedec.testing.conformance.suite import Subject, check, refused_without
 
@@ -96,8 +95,7 @@ def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
         found.append(call(21, tree(spec, 21), outputs=ALL_LOGITS))
     if can.slices:
         found.append(call(5, chain(ids[5:8], 5), blocks=range(kept[0] + 1), outputs=Outputs(hidden=(-1, kept[0]))))
-        first = 1 if may_run(spec, range(1, spec.n_blocks)) and not early(spec.blocks[1]) else 0
-        rest = range(first, spec.n_blocks)
+        rest = range(1 if may_run(spec, range(1, spec.n_blocks)) else 0, spec.n_blocks)
         states = np.linspace(-1, 1, 2 * spec.width(rest[0] - 1), dtype=np.float32).reshape(2, -1)
         found.append(call(11, chain(ids[11:13], 11), blocks=rest, hidden=states, outputs=ALL_LOGITS))
     return found

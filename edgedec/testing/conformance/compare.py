@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
-from edgedec.spec.branches import cut_sums, may_enter
+from edgedec.spec.branches import cut_sums, early, may_enter
 from edgedec.testing.conformance.rounding import allowed
 from edgedec.testing.conformance.suite import Subject
 
@@ -105,6 +105,8 @@ def ends(spec: ModelSpec) -> list[int]:
 
 
 def may_run(spec: ModelSpec, blocks: Sequence[int]) -> bool:
-    """Whether a call may run these blocks alone: with those that they read from, and no sum cut that is normed."""
+    """Whether a call may run these blocks alone, on states: with those that they read from, no sum cut that is normed,
+    and no router first whose state is gone."""
     owners = {spec.owners[b] for b in blocks if b in spec.owners}
-    return owners <= set(blocks) and not cut_sums(spec, blocks)
+    gone = len(blocks) > 0 and early(spec.blocks[blocks[0]])
+    return owners <= set(blocks) and not cut_sums(spec, blocks) and not gone

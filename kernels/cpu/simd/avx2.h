@@ -179,7 +179,12 @@ struct w8 {
   ni value, size;
 };
 ED_IN acc4 begin4(int) { return _mm256_setzero_si256(); }
-ED_IN acc4 dot4(acc4 a, ni w, ni x) { return _mm256_add_epi16(a, _mm256_maddubs_epi16(w, x)); }
+// The sum so far is opaque: or else GCC adds the products in another order, and has all of a step on the stack.
+ED_IN acc4 dot4(acc4 a, ni w, ni x) {
+  a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w, x));
+  ED_OPAQUE(a);
+  return a;
+}
 ED_IN ni end4(acc4 a, int c) { return _mm256_add_epi32(_mm256_madd_epi16(a, _mm256_set1_epi16(1)), _mm256_set1_epi32(c)); }
 ED_IN w8 ready8(ni raw) {
   ni value = _mm256_xor_si256(raw, _mm256_set1_epi8(-128));
