@@ -46,7 +46,7 @@ def make(
 class Contrast(WithCompanion):
     """Worked example, p .5 .45 .05, p' .8 .1 .1, weight 1, alpha .2: log .25/.8, log .2025/.1, -; the second wins"""
 
-    def __init__(self, companion: Companion, weight: float, alpha: float = 0.1, temperature: float = 1.0) -> None:
+    def __init__(self, companion: Companion, weight: float, alpha: float, temperature: float) -> None:
         super().__init__(companion)
         self._weight, self._alpha, self._temperature = weight, alpha, temperature
         self.idle = weight == 0 and alpha == 0

@@ -45,7 +45,7 @@ def make(
 class Late(WithCompanion):
     """Worked example, p .5 .5 (H = log 2, sigmoid 2/3), q 0 1:  .5, .5 + 1/6; the second wins"""
 
-    def __init__(self, companion: Companion, own: float = 1.0, other: float = 1.0, weight: float = 1.0) -> None:
+    def __init__(self, companion: Companion, own: float, other: float, weight: float) -> None:
         super().__init__(companion)
         self._own, self._other, self._weight, self.idle = own, other, weight, weight == 0
 

@@ -65,9 +65,9 @@ class Value(OfCandidates):
         self,
         companion: Companion,
         rewards: Sequence[TokenReward],
-        weight: float = 1.0,
-        top_k: int = 10,
-        tokens: int = 20,
+        weight: float,
+        top_k: int,
+        tokens: int,
         ends: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(companion)

@@ -35,8 +35,8 @@ class BeamRule:
     """width: texts that run; penalty: of lengths; early: "false", "true" or "never"."""
 
     width: int
-    penalty: float = 1.0
-    early: str = "false"
+    penalty: float
+    early: str
 
 
 class _Candidate(NamedTuple):

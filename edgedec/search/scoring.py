@@ -94,7 +94,7 @@ class ByCommand:
         self._command.close()
 
 
-def scorer_of(host: SearchHost, by: str, command: str = "", timeout: float = 10.0) -> Scorer:
+def scorer_of(host: SearchHost, by: str, command: str, timeout: float) -> Scorer:
     """The scorer that options name: the command, else the function that the generation was given, else likelihood."""
     if command and host.config.scorer is not None:
         raise UsageError("--search: a scorer and command=… are two scorers; give one")

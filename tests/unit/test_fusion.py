@@ -58,8 +58,8 @@ def late(own: Floats, other: Floats) -> Floats:
 
 RULES: dict[str, Rule] = {
     "cfg": (lambda c: Guidance(c, 2.0), lambda own, other: logp(other) + 2 * (logp(own) - logp(other))),
-    "contrast": (lambda c: Contrast(c, 0.5, 0.1), contrasted),
-    "late": (lambda c: Late(c, 3, 0.4), late),
+    "contrast": (lambda c: Contrast(c, 0.5, 0.1, 1.0), contrasted),
+    "late": (lambda c: Late(c, 3, 0.4, 1.0), late),
 }
 
 
@@ -91,7 +91,7 @@ def test_each_rule_is_the_one_without_a_cache(rule: str, second: str, sampling: 
 
 
 @pytest.mark.parametrize(
-    "idle", [lambda c: Guidance(c, 1.0), lambda c: Contrast(c, 0.0, 0.0), lambda c: Late(c, weight=0.0)]
+    "idle", [lambda c: Guidance(c, 1.0), lambda c: Contrast(c, 0.0, 0.0, 1.0), lambda c: Late(c, 1.0, 1.0, 0.0)]
 )
 def test_a_neutral_setting_is_plain_decoding_and_runs_nothing_besides(idle: Any) -> None:
     plain, with_it = FakeRuntime(), FakeRuntime()
@@ -117,10 +117,10 @@ def test_the_worked_examples() -> None:
         return found
 
     assert np.exp(fused(lambda c: Guidance(c, 2), [0.5, 0.5], [0.8, 0.2])) == pytest.approx([0.25 / 0.8, 0.25 / 0.2])
-    found = fused(lambda c: Contrast(c, 1, 0.2), [0.5, 0.45, 0.05], [0.8, 0.1, 0.1])
+    found = fused(lambda c: Contrast(c, 1, 0.2, 1.0), [0.5, 0.45, 0.05], [0.8, 0.1, 0.1])
     assert np.exp(found) == pytest.approx([0.25 / 0.8, 0.2025 / 0.1, 0])
     with np.errstate(divide="ignore"):
-        late = fused(Late, [0.5, 0.5], [0, 1])
+        late = fused(lambda c: Late(c, 1.0, 1.0, 1.0), [0.5, 0.5], [0, 1])
     assert np.exp(late) == pytest.approx([0.5, 0.5 + 1 / 6])
 
 
@@ -132,11 +132,10 @@ def test_a_sure_model_is_left_alone_by_the_second_one() -> None:
         def logits(self, path: Sequence[int]) -> Any:
             return other
 
-    found = Late(Second(Source(FakeRuntime()), ""), weight=100).process(sure, (), {})
+    found = Late(Second(Source(FakeRuntime()), ""), 1.0, 1.0, 100).process(sure, (), {})
     assert found.argmax() == 0
-    assert (
-        Late(Second(Source(FakeRuntime()), ""), own=10, weight=100).process(sure / np.float32(8), (), {}).argmax() == 1
-    )
+    unsure = Late(Second(Source(FakeRuntime()), ""), 10, 1.0, 100).process(sure / np.float32(8), (), {})
+    assert unsure.argmax() == 1
 
 
 def test_both_run_in_one_forward() -> None:
@@ -163,7 +162,7 @@ def test_two_companions_of_one_text() -> None:
     def both() -> list[Any]:
         return [
             Guidance(companion(Source(on, prompt=OTHER)), 2),
-            Contrast(companion(Source(SECOND, own=False)), 0.5, 0),
+            Contrast(companion(Source(SECOND, own=False)), 0.5, 0, 1.0),
         ]
 
     def after(new: list[int]) -> Any:

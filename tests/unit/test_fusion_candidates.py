@@ -167,7 +167,8 @@ def test_rollouts_end_with_the_context() -> None:
 
 def test_a_weight_of_nothing_is_plain() -> None:
     on, plain = FakeRuntime(), FakeRuntime()
-    assert run(on, [Value(companion(Source(on)), [reward], 0.0)], sampling=WARM) == run(plain, (), sampling=WARM)
+    idle = Value(companion(Source(on)), [reward], 0.0, 10, 20)
+    assert run(on, [idle], sampling=WARM) == run(plain, (), sampling=WARM)
     assert on.rows == plain.rows
 
 

@@ -26,7 +26,7 @@ from edgedec.search.options import Command, Temperature, Timeout, TopP
 from edgedec.search.rolling import roll
 from edgedec.search.room import Room
 from edgedec.search.scoring import Scorer, needed, scored
-from edgedec.search.trials import at_line, sampled
+from edgedec.search.trials import Change, at_line, sampled
 
 FACTS = SearchFacts(operator=("command",), paper="arXiv:2505.13672", rests="text; g from a survey")
 
@@ -42,9 +42,8 @@ def make(
     command: Command = "",
     timeout: Timeout = 10.0,
 ) -> AStar:
-    search = AStar(host, needed(host, "astar", command, timeout), k, budget, frontier, step)
-    search.change = sampled(temperature, top_p)
-    return search
+    scorer = needed(host, "astar", command, timeout)
+    return AStar(host, scorer, k, budget, frontier, step, sampled(temperature, top_p))
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,11 @@ class Node:
 class AStar:
     """popped: the texts that were continued, in order, by their lengths in tokens and f."""
 
-    def __init__(self, host: SearchHost, scorer: Scorer, k: int, budget: int, frontier: int, step: int) -> None:
+    def __init__(
+        self, host: SearchHost, scorer: Scorer, k: int, budget: int, frontier: int, step: int, change: Change
+    ) -> None:
         self._scorer, self._k, self._budget, self._frontier, self._step = scorer, k, budget, frontier, step
-        self._until, self.width = at_line(host.tokenizer), frontier + k
-        self.change = sampled(0.8, 1.0)
+        self._until, self._change, self.width = at_line(host.tokenizer), change, frontier + k
         self.popped = list[tuple[int, float]]()
         self._made = 0
 
@@ -98,7 +98,7 @@ class AStar:
     def _expanded(self, room: Room, node: Node) -> Generator[Any, Any, list[Node]]:
         """The k nodes after one."""
         steps = room.spread(node.branch, self._k)
-        yield from roll(room, steps, most=self._step, until=self._until, change=self.change)
+        yield from roll(room, steps, most=self._step, until=self._until, change=self._change)
         alive = [branch for branch in steps if branch.finish != "dead"]
         scores = yield from scored(room, alive, self._scorer)
         found = list[Node]()
@@ -113,5 +113,5 @@ class AStar:
         ended = [one for one in nodes if one.branch.finish]
         best = min(ended or nodes, key=lambda one: one.order)
         if not ended:
-            yield from roll(room, [best.branch], change=self.change)
+            yield from roll(room, [best.branch], change=self._change)
         return best.branch

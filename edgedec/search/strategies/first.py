@@ -51,7 +51,7 @@ def make(
 
 
 class FirstFinish:
-    def __init__(self, n: int, k: int = 1, answer: str = "") -> None:
+    def __init__(self, n: int, k: int, answer: str) -> None:
         self.width, self._k, self._answer = n, k, answer
 
     def run(self, room: Room) -> Generator[Any, Any, Branch]:
