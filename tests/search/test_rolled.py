@@ -221,6 +221,25 @@ def test_a_dead_end_ends_a_text_not_the_search() -> None:
         searched(runtime, "best:n=4", config(5, constraint=dead))
 
 
+def test_of_texts_that_are_cut_the_first_without_a_dead_end_is_given() -> None:
+    """After token 4 nothing may follow, and no text ends by itself."""
+    dead = 0
+    for seed in range(8):
+        runtime = FakeRuntime(seed=seed)
+
+        def wanted() -> GenerationConfig:
+            return config(5, constraint=SetConstraint(lambda last: [] if last == 4 else range(3, VOCAB)))
+
+        try:
+            plain, _ = alone(runtime, 1, wanted(), frozenset())[0]
+        except UsageError:
+            plain, dead = [], dead + 1
+        found = searched(runtime, "first:n=6", wanted())
+        assert len(found) == 5, "no text that came to a dead end"
+        assert found == plain or not plain
+    assert 0 < dead < 8
+
+
 def test_scorers_choose() -> None:
     runtime = FakeRuntime()
     asked = list[tuple[str, str]]()
