@@ -32,6 +32,13 @@ class NextTokens:
     scores: Floats | None = None
     logits: Logits | None = None
 
+    @property
+    def best(self) -> int:
+        """The likeliest token; UsageError at a dead end."""
+        if not len(self.ids):
+            raise UsageError("--search: a dead end: nothing that the constraint allows may follow")
+        return int(self.ids[0])
+
     def token(self, token: int, n: int | None) -> Token:
         """A token with its log-probability and the n likeliest, if they are wanted."""
         if n is None or self.logits is None:

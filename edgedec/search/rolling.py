@@ -30,10 +30,12 @@ def roll(
     may: Callable[[int], bool] = all_may,
     over: Callable[[], bool] = never,
     ended: Callable[[int], None] = unnoted,
+    spare: bool = False,
 ) -> Generator[Any, Any, None]:
     """Let branches grow until each has ended, has `most` more tokens, or until(branch, token) is true of a token.
-    change: the config of these loops. may, over, ended: of the merger, by number in `branches`. The model's
-    log-probabilities of the tokens are added to `logp`."""
+    change: the config of these loops. may, over, ended: of the merger, by number in `branches`. spare: the search
+    has other texts, so that it is no error if all of these come to a dead end. The model's log-probabilities of the
+    tokens are added to `logp`."""
     rolling = [_Rolled(room, branch, most, change) for branch in branches if not branch.finish]
     numbers = [i for i, branch in enumerate(branches) if not branch.finish]
 
@@ -51,7 +53,7 @@ def roll(
     failed = yield from merged(loops, take, room.host.capabilities, lambda i: may(numbers[i]), over, end)
     for i in failed:
         rolling[i].branch.finish = "dead"
-    if failed and all(branch.finish == "dead" for branch in branches):
+    if failed and not spare and all(branch.finish == "dead" for branch in branches):
         raise next(iter(failed.values()))
 
 

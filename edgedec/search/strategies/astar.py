@@ -88,17 +88,15 @@ class AStar:
             if node.branch.finish:
                 return node.branch
             open_nodes.remove(node)
-            open_nodes += yield from self._expanded(room, node)
+            open_nodes += yield from self._expanded(room, node, bool(open_nodes))
             open_nodes = sorted(open_nodes, key=lambda one: one.order)[: self._frontier]
-            if not open_nodes:
-                raise UsageError("--search astar: no step may follow: nothing that the constraint allows is left")
             room.keep(one.branch for one in open_nodes)
         return (yield from self._completed(room, open_nodes))
 
-    def _expanded(self, room: Room, node: Node) -> Generator[Any, Any, list[Node]]:
-        """The k nodes after one."""
+    def _expanded(self, room: Room, node: Node, others: bool) -> Generator[Any, Any, list[Node]]:
+        """The k nodes after one, without dead ends. others: other nodes are open."""
         steps = room.spread(node.branch, self._k)
-        yield from roll(room, steps, most=self._step, until=self._until, change=self._change)
+        yield from roll(room, steps, most=self._step, until=self._until, change=self._change, spare=others)
         alive = [branch for branch in steps if branch.finish != "dead"]
         scores = yield from scored(room, alive, self._scorer)
         found = list[Node]()

@@ -76,9 +76,11 @@ class Cautious:
             _push(room, trial, nexts, draw(probs, trial.context.rng))
         if count > 1:
             going = [trial for trial in branches if not trial.finish and not self._until(trial, trial.tokens[-1])]
-            yield from roll(room, going, until=self._until, change=self._change)
+            spare = len(going) < len(branches)
+            yield from roll(room, going, until=self._until, change=self._change, spare=spare)
             yield from add_ends(room, going)
-        kept = best_of(branches, lambda trial: -perplexity(trial, before))
+        alive = [trial for trial in branches if trial.finish != "dead"]
+        kept = best_of(alive, lambda trial: -perplexity(trial, before))
         room.keep([kept])
         return kept
 

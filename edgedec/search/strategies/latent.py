@@ -80,7 +80,7 @@ class LatentSteps:
             branch.embedding = None
             assert nexts.scores is not None
             room.counts.tokens += 1
-            branch.push(nexts.token(nexts.ids[0], room.config.logprobs), nexts.logps[0])
+            branch.push(nexts.token(nexts.best, room.config.logprobs), nexts.logps[0])
             yield from room.commit(branch)
             if self._switches.after(entropy_of(nexts.scores)) and not branch.finish:
                 branch.embedding = yield from self._embeddings.mixed(room, nexts.ids, nexts.logps)

@@ -48,7 +48,7 @@ class LookAhead:
         while not branch.finish and len(branch.tokens) < room.most:
             (nexts,) = yield from extend(room, [branch], self.width - 1, whole=True)
             assert nexts.scores is not None
-            token = nexts.ids[0]
+            token = nexts.best
             if entropy_of(nexts.scores) > self._threshold:
                 token = yield from self._looked(room, branch, nexts)
             room.counts.tokens += 1
@@ -65,9 +65,10 @@ class LookAhead:
             one.logp = 0.0
             one.push(nexts.token(token, None), logp)
         going = [one for one in tried if not one.finish]
-        yield from roll(room, going, most=self._ahead, change=greedy)
+        yield from roll(room, going, most=self._ahead, change=greedy, spare=True)
         yield from add_ends(room, going)
         n = len(branch.tokens)
-        best = best_of(tried, lambda one: one.logp / (one.length - n))
+        alive = [one for one in tried if one.finish != "dead"] or tried
+        best = best_of(alive, lambda one: one.logp / (one.length - n))
         room.keep([branch])
         return nexts.ids[tried.index(best)]

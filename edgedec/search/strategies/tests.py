@@ -68,16 +68,18 @@ class PlanByTests:
             if not leaf.branch.finish:
                 yield from self._expand(room, leaf, nodes)
             program = yield from self._rollout(room, leaf)
-            reward = yield from self._reward(room, program)
+            dead = program.finish == "dead"
+            reward = 0.0 if dead else (yield from self._reward(room, program))
             for node in path:
                 node.visit(reward)
-            if best is None or reward > best.value:
+            if not dead and (best is None or reward > best.value):
                 best = program
                 best.value = reward
-            room.keep([*nodes, best])
+            room.keep([*nodes, *([] if best is None else [best])])
             if reward >= 1:
                 break
-        assert best is not None
+        if best is None:
+            raise UsageError("--search tests: no program was found: nothing that the constraint allows may follow")
         return best
 
     def _expand(self, room: Room, leaf: TreeNode, nodes: list[Branch]) -> Generator[Any, Any, None]:
@@ -102,7 +104,7 @@ class PlanByTests:
         if known is not None:
             return known
         program = room.fork(leaf.branch)
-        yield from roll(room, [program], change=greedy)
+        yield from roll(room, [program], change=greedy, spare=True)
         self.completed += 1
         self._known.add(len(leaf.branch.tokens), program)
         return program
