@@ -16,10 +16,12 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.runner import run_loop
 from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
 from edgedec.sampling import Sampling
 from edgedec.search import calibrating, embeddings
 from edgedec.search.embeddings import KnownEmbeddings
 from edgedec.search.extending import best_ids
+from edgedec.search.making import needs_operator
 from edgedec.search.room import best_of
 from edgedec.search.scoring import Score
 from edgedec.search.strategies.cautious import perplexity
@@ -207,3 +209,60 @@ def test_the_prompt_of_a_round_has_what_was_said_of_the_best() -> None:
         "Worst answer so far (score 0.5):\nbad\n\nA better answer:\n"
     )
     assert "About it" not in asked("Q?", ("good", Score(0.75)), worst)
+
+
+# ── what is refused, and why texts end ──
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("tests", "tests"),
+        ("best:command=x", "best: command"),
+        ("rank:bundle=x", "rank: bundle"),
+        ("superposed:store=x", "superposed: store"),
+        ("best:command=''", ""),
+        ("beam", ""),
+    ],
+)
+def test_what_only_an_operator_names(words: str, what: str) -> None:
+    assert needs_operator(words) == what
+
+
+def test_choices_fit_a_call_with_the_token_before_them() -> None:
+    """Of abc and b the tree has four tokens."""
+    words = 'select:choices=["abc","b"]'
+    with pytest.raises(UsageError, match="choices of 4 tokens together do not fit a call"):
+        searched(FakeRuntime(largest_call=4), words, config(8))
+    assert searched(FakeRuntime(largest_call=5), words, config(8))
+
+
+def test_superposed_texts_have_no_constraint() -> None:
+    constrained = config(4, constraint=SetConstraint(lambda last: range(13)))
+    with pytest.raises(UsageError, match="does not go with a constraint"):
+        searched(random_reference(seed=3), "superposed:weight=0", constrained)
+
+
+class OfThree(SetConstraint):
+    """Texts of three tokens."""
+
+    @property
+    def done(self) -> bool:  # type: ignore[override]
+        return len(self.accepted) >= 3
+
+    def fork(self) -> OfThree:
+        twin = OfThree(self._followers, self._vocab)
+        twin.accepted = list(self.accepted)
+        return twin
+
+
+@pytest.mark.parametrize("ends", [frozenset[int](), frozenset({2})])
+def test_particles_end_where_a_constraint_is_done(ends: frozenset[int]) -> None:
+    """Whether or not the model has an end token."""
+    rule = OfThree(lambda last: [5, 6, 7])
+    runtime = FakeRuntime()
+    search = search_of(runtime, "smc:n=4", config(9, constraint=rule), ends)
+    found = list(run_loop(runtime, search.loop))
+    assert len(found) == 3
+    assert {branch.finish for branch in search.room.ranked} == {"eos"}
+    assert sum(branch.value for branch in search.room.ranked) == pytest.approx(1)
