@@ -174,7 +174,7 @@ class _Tilt:
             gap = self.cost(theta) - budget
             low, high = (theta, high) if gap <= 0 else (low, theta)
             slope = self.slope(theta)
-            theta = theta - gap / slope if slope > 0 else (low + high) / 2
+            theta -= gap / slope if slope > 0 else inf
             if not low < theta < high:
                 theta = (low + high) / 2
         for _ in range(_HALVINGS):

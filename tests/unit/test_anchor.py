@@ -78,6 +78,15 @@ def test_the_worked_example() -> None:
     assert found.p == pytest.approx([0.72, 0.28], abs=5e-3)
 
 
+def test_a_budget_of_one_nat() -> None:
+    """Far apart: at θ = 0.349 the divergence is 1."""
+    risky, safe = probs([0.999, 0.001]), probs([0.01, 0.99])
+    found, cost = anchored(risky, safe, 1.0)
+    assert divergence(found, safe) == pytest.approx(cost)
+    assert 0.9999 < cost <= 1.0
+    assert np.abs(found.p - slow_anchored(risky, safe, 1.0).p).max() < 3e-3
+
+
 def test_the_ends() -> None:
     risky, safe = probs([0.9, 0.1]), probs([0.5, 0.5])
     assert anchored(risky, safe, 0.0) == (safe, 0.0)
