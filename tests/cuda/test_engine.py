@@ -187,6 +187,26 @@ def test_a_recurrent_state_goes_on_on_the_other_engine(bundle):
         assert other.save()["state"].tobytes() == saved["state"].tobytes()
 
 
+@pytest.mark.parametrize(("model", "fmt"), [("hybrid", "int4"), ("delta rule", "int8"), ("short convolution", "f16")])
+def test_a_path_that_ends_before_the_last_row_of_a_tree(bundle, model, fmt):
+    """The state after it is that of no row that was computed last: it is made anew from what the rows brought."""
+    found = []
+    for runtime in both(bundle(model, fmt), "int8"):
+        cache = runtime.new_cache(40)
+        logits_of(runtime, Rows.chain([3, 1, 4, 1], 0), cache)
+        cache.commit(range(4))
+        logits_of(runtime, Rows.tree([1, 2, 3, 4, 5], [-1, 0, 0, 2, 2], 4), cache)
+        cache.commit([0, 2, 3])
+        saved = cache.save()["state"].tobytes()
+        whole = runtime.new_cache(40)
+        for at, ids in ((0, [3, 1, 4, 1]), (4, [1, 3, 4])):
+            logits_of(runtime, Rows.chain(ids, at), whole)
+            whole.commit(range(len(ids)))
+        assert whole.save()["state"].tobytes() == saved
+        found.append((saved, logits_of(runtime, Rows.chain([7], 7), cache).tobytes()))
+    assert found[0] == found[1]
+
+
 def test_steps_of_one_shape_run_what_was_recorded_once(bundle):
     runtime = cuda.open(bundle("plain", "int4"), RuntimeOptions(kv="int8"))
     cache = runtime.new_cache(40)

@@ -22,6 +22,7 @@ from edgedec.export.gguf.dense import DENSE
 from edgedec.export.gguf.hybrids import HYBRIDS
 from edgedec.export.gguf.latent import LATENT
 from edgedec.export.gguf.mixtures import MIXTURES
+from edgedec.spec import Moe
 
 torch = pytest.importorskip("torch", reason="the models are built with torch")
 
@@ -63,6 +64,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"expert_count": 2}, "expert_count is set: MiniCPM with experts is not supported"),
     ("minicpm", {"logit_scale": 1.9}, "logit_scale is 1.9, which is not 48 by a whole number"),
     ("apertus", {"xielu.beta": [0.5, 0.5]}, "xielu.beta must give a number for each of 3 layers"),
+    ("apertus", {"xielu.beta": [0.5, float("nan"), 0.5]}, "xielu.beta must give a number for each of 3 layers"),
     ("apertus", {"xielu.beta": 1}, "xielu.beta must give a number for each of 3 layers, found 1"),
     ("afmoe", {"expert_weights_norm": False}, "route_norm"),
     ("afmoe", {"expert_gating_func": 1}, "expert_gating_func is not 2, a sigmoid"),
@@ -127,6 +129,15 @@ def test_what_no_config_says_is_refused(name: str, changed: dict[str, Any], why:
     with pytest.raises(CheckpointError, match=re.escape(why)) as caught:
         of_file(path)
     assert "\n" not in str(caught.value)
+
+
+def test_experts_without_groups_are_one_group(tmp_path: Path) -> None:
+    groups = {"expert_group_count": 3, "expert_group_used_count": 2}
+    for changed, expected in ({}, (3, 2)), (dict.fromkeys(groups, 0), (1, 1)):
+        _, path = write("kimi_linear", tmp_path / "m.gguf", **groups | changed)
+        found = [block for block in of_file(path).spec.blocks if isinstance(block, Moe)]
+        assert found
+        assert {(block.groups, block.top_groups) for block in found} == {expected}
 
 
 def test_older_files_of_deepseek_have_keys_and_values_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult, Hidden
+from edgedec.testing.conformance.models import MODELS
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
 from edgedec.trees.merge import is_chain
 
@@ -268,6 +269,21 @@ def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest
     assert len(asked) == before
     run(runtime, make_drafter("exit", with_head, {"layer": "7", "threshold": "0"}), max_tokens=5)
     assert len(asked) > before
+
+
+def test_an_adapter_reads_no_state_with_streams_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams begin in the first of three layers and end with the last block of the second, block 13."""
+    head = SimpleNamespace(run=lambda hidden: [2 * hidden])
+    monkeypatch.setattr(exit_adapters, "open_head", lambda bundle, interface: head)
+    streams = host(SimpleNamespace(spec=MODELS["streams"]))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="adapter exit: the state after block 6 of streams has streams beside it"):
+        exit_adapters.open_adapter(streams, 1, "exit")
+    assert exit_adapters.open_adapter(streams, 1, None) is None
+    for layer, block in ((2, 13), (3, 15)):
+        adapter = exit_adapters.open_adapter(streams, layer, "exit")
+        assert adapter is not None
+        assert adapter.blocks == (block,)
+        assert adapter.of({block: np.array([[1.0], [2.0], [3.0]], np.float32)}, 2).tolist() == [[4.0], [6.0]]
 
 
 def test_what_was_learned_goes_on() -> None:

@@ -107,6 +107,17 @@ def test_the_last_layers_read_the_last_of_their_kind_that_have_slots() -> None:
     assert len(spec.ropes[0].inv_freq) == 256
 
 
+def test_the_embeddings_of_layers_are_the_mean_of_two_of_one_size() -> None:
+    """Of E2B: 256 values a layer, the state's 1536 in the projection; the sum of both is divided by sqrt(2)."""
+    spec = _spec(E2B)
+    weights = architecture(E2B).weights(spec, E2B)
+    (table,), first = weights["lookup"], min(spec.lookups)
+    assert table.times == pytest.approx(16 * 0.70710678)
+    assert [part.times for part in weights[f"blocks.{first}.context_norm"]] == pytest.approx([0.70710678])
+    assert [part.times for part in weights[f"blocks.{first}.context"]] == pytest.approx([1536**-0.5])
+    assert [part.rows for part in weights[f"blocks.{max(spec.lookups)}.context"]] == [(34 * 256, 35 * 256)]
+
+
 def test_a_feed_forward_and_experts_are_normed_as_one_sum() -> None:
     _, mlp, moe = _spec(A4B).layers[0]
     assert mlp.branch

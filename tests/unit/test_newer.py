@@ -26,6 +26,7 @@ from edgedec.spec.newer import (
     RELU_ROUTER,
     SINK_LOGIT,
     SPARSEMIXER,
+    is_newer,
     newer,
 )
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
@@ -76,6 +77,14 @@ def test_other_bundles_keep_their_version_and_bytes(tmp_path: Path) -> None:
     assert bundle.manifest.version == 4
     text = (tmp_path / "b" / "edgedec.json").read_text()
     assert not any(key in text for key in ("sink_logit", "logit_bias", "clamped", '"bias"'))
+
+
+def test_one_block_that_scores_distances_is_enough() -> None:
+    plain = Attention(2, 2, 16, 0.1, rope=None)
+    spec = only(plain)
+    assert not is_newer(spec)
+    for layers in ([0, 8], [8, 0], [8, 8]):
+        assert is_newer(replace(spec, layers=tuple((replace(plain, relative=n),) for n in layers)))
 
 
 @pytest.mark.parametrize(

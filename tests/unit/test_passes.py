@@ -29,6 +29,8 @@ from edgedec.plugins import PluginChoice
 from edgedec.runtime import ALL_LOGITS, Call, Rows, forward_one
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec
+from edgedec.testing.conformance.bundles import random_weights as random_arrays
+from edgedec.testing.conformance.models import MODELS
 
 SHAPE: dict[str, Any] = {"head_dim": 16, "hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 64}
 IDS = np.random.default_rng(0).integers(0, 37, 90)
@@ -70,6 +72,22 @@ def weights(name: str, seed: int = 0) -> tuple[ModelSpec, Any]:
     spec = ODD[name]
     held = {tensor: random_weights(spec, seed)(tensor) for tensor in spec.tensors()}
     return spec, lambda tensor, start, stop: held[tensor][start:stop]
+
+
+def test_a_model_whose_blocks_do_not_run_alone_is_refused_by_name(text: Path, tmp_path: Path) -> None:
+    routed, plain = MODELS["experts chosen before the layers"], MODELS["plain"]
+    parts: Any = dict.fromkeys(("body", "head", "embed"), "int4")
+    own = passing.TextSources(list, lambda n, length: (np.arange(40) % 37, np.arange(40) % 31))
+
+    def ran(spec: ModelSpec, words: str) -> Any:
+        held = random_arrays(spec)
+        how = passing.Passing(chosen(words), tmp_path / f"{spec.architecture}-{words}", None, lambda *_: None)
+        return how.run(PassModel(spec, lambda name, a, b: held[name][a:b]), parts, 32, frozenset(), own)
+
+    with pytest.raises(UsageError, match="--passes: of a model whose experts are chosen before its layers"):
+        ran(routed, "awq")
+    assert ran(routed, "").read is None  # without passes nothing runs
+    assert ran(plain, "awq").read is not None
 
 
 # ---- words ----

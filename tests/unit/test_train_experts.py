@@ -249,6 +249,7 @@ def test_bad_input_is_refused_in_a_line(
     short = ["--split-tokens", 60, "--length", 30, "--router-size", 16]
     assert "two domains or more" in refused([*first, domains[0], *out])
     assert "--router-size 17 with 2 heads" in refused([*first, *domains, *out, *short[:4], "--router-size", 17])
+    assert "--router-size 64 with 2 heads" in refused([*first, *domains, *out, *short[:4]])  # unless it is given
     assert "--length 5000" in refused([*first, *domains, *out, "--length", 5000])
     (tmp_path / "same").mkdir()
     twin = tmp_path / "same" / "twin.jsonl"
