@@ -1,4 +1,4 @@
-"""Weights in fewer bits as ONNX nodes: run by ONNX Runtime, their codes are those of int4 or int8 of the same values."""
+"""Weights in fewer bits as ONNX nodes: run by ONNX Runtime, their codes are those of int4 or int8 with equal values."""
 
 from __future__ import annotations
 
