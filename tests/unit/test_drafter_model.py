@@ -356,6 +356,20 @@ def test_a_bundle_drafts_for_itself(small: Model, nano: Path) -> None:
         assert saved(context.cache) == saved(other.cache)
 
 
+def test_a_step_pays_where_it_is_likelier_than_it_costs() -> None:
+    """A step of 12.3 ms beside a call of 41 ms costs 0.3 of it, which is added to the least probability; at most 0.9."""
+    drafter = ModelDrafter(fake(1), 13, 4)
+    assert drafter.report()["step_ms"] == 0.0
+    assert drafter._pays(0.21, 0.2)  # nothing is measured yet
+    assert not drafter._pays(0.19, 0.2)
+    drafter._step_s, drafter._call_s = 0.0123, 0.041
+    assert drafter.report()["step_ms"] == 12.3
+    assert [drafter._pays(worth, 0.2) for worth in (0.49, 0.51)] == [False, True]
+    assert drafter._pays(0.01, 0.0)  # whatever it costs
+    drafter._step_s = 0.082
+    assert [drafter._pays(worth, 0.05) for worth in (0.94, 0.96)] == [False, True]
+
+
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8)], ids=["greedy", "sampled"])
 def test_drafting_through_text(small: Model, sampling: Sampling) -> None:
     """The same tokens, treated as if they were others."""

@@ -31,6 +31,7 @@ from edgedec.runtime import (
     logits_of,
     open_runtime,
 )
+from edgedec.runtimes import _native_packing
 from edgedec.runtimes.reference import attention
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import KV_FORMATS, Attention, Mlp
@@ -257,6 +258,22 @@ def test_attention_sums_are_those_of_the_blocks_that_run(plain: Bundle) -> None:
     later = forward_one(runtime, Call(grown, whole, outputs=wanted)).attention
     assert later[0].shape == (2, 11)
     np.testing.assert_allclose(later[0].sum(axis=1), 3, rtol=1e-4)
+
+
+def test_lists_of_blocks_come_and_go(plain: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lists are held here; a third takes their place, and a list that comes again is what it was."""
+    monkeypatch.setattr(_native_packing, "_MOST_BLOCK_LISTS", 2)
+    runtime, hidden = native.NativeRuntime(plain, "f32", 1), hidden_of(plain, 2)
+    known = runtime._packer._block_lists
+    found, held = [], []
+    for blocks in ((0, 1), (0, 1), (2, 3), (0, 1, 2), (0, 1), (2, 3)):
+        call = Call(Rows.chain([1, 2], 0), runtime.new_cache(8), blocks, hidden, Outputs(hidden=(blocks[-1],)))
+        found.append((blocks, forward_one(runtime, call).hidden[blocks[-1]].tobytes()))
+        known = runtime._packer._block_lists
+        assert {key: values.tolist() for key, values in known.items()} == {key: list(key) for key in known}
+        held.append(list(known))
+    assert held == [[(0, 1)], [(0, 1)], [(0, 1), (2, 3)], [(0, 1, 2)], [(0, 1, 2), (0, 1)], [(2, 3)]]
+    assert len(dict(found)) == len(set(found)) == 3
 
 
 # -- what is refused

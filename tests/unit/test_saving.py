@@ -98,6 +98,22 @@ def test_a_drafter_s_state_that_does_not_fit_changes_nothing(tmp_path: Path) -> 
     assert (left(context), drafter.number, drafter.resets) == (before, 1, 0)
 
 
+@pytest.mark.parametrize(("at", "token"), [(0, -1), (7, -1), (7, 1 << 20), (19, None)])
+def test_one_token_outside_the_vocabulary_is_enough(tmp_path: Path, at: int, token: int | None) -> None:
+    damaged, spec = read(), tiny_spec()
+    damaged.ids[at] = spec.vocab_size if token is None else token
+    save_context(tmp_path / "a", BUNDLE, damaged, Learned(7), False)
+    context, drafter = fresh(), Learned(1)
+    before = left(context)
+    with pytest.raises(SessionError, match="a token outside the vocabulary"):
+        load_context(tmp_path / "a", BUNDLE, FakeRuntime(spec), context, drafter)
+    assert (left(context), drafter.number, drafter.resets) == (before, 1, 0)
+    damaged.ids[at] = spec.vocab_size - 1
+    save_context(tmp_path / "a", BUNDLE, damaged, Learned(7), False)
+    load_context(tmp_path / "a", BUNDLE, FakeRuntime(spec), context, drafter)
+    assert context.ids[at] == spec.vocab_size - 1
+
+
 def test_what_reading_would_not_give_is_saved_whole(tmp_path: Path) -> None:
     pruned = read()
     pruned.cache.drop(0, [2, 3])
