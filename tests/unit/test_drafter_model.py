@@ -357,7 +357,7 @@ def test_a_bundle_drafts_for_itself(small: Model, nano: Path) -> None:
 
 
 def test_a_step_pays_where_it_is_likelier_than_it_costs() -> None:
-    """A step of 12.3 ms beside a call of 41 ms costs 0.3 of it, which is added to the least probability; at most 0.9."""
+    """A step of 12.3 ms beside a call of 41 ms is 0.3 of it, which is added to the least probability; 0.9 at most."""
     drafter = ModelDrafter(fake(1), 13, 4)
     assert drafter.report()["step_ms"] == 0.0
     assert drafter._pays(0.21, 0.2)  # nothing is measured yet
