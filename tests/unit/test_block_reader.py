@@ -69,7 +69,7 @@ def done(steps: Generator[Any, Any, Any]) -> tuple[Any, list[Call]]:
 
 
 def read(found: BlockReader, ids: list[int], start: int = 0, room: int = 2) -> tuple[Any, list[Any]]:
-    """Reads the text, of which the states from `start` on are new -> the result, and of each call its tokens, positions,
+    """Reads the text, of which the states from `start` on are new -> the result; of each call tokens, positions,
     groups and entering numbers."""
     seen = [Seen(start, states(ids[start:-1]), ids[start + 1 :])]
     result, calls = done(found.read(seen, ids, WANTED, room))
@@ -135,6 +135,21 @@ def test_it_starts_over_where_a_draft_has_no_room(room: int, kept: bool) -> None
     assert (found._base, found._count) == ((0, 4) if kept else (3, 1))
     assert bool(calls) is kept
     assert [part[0, 0, 0] for part in found.memory] == ([4, 2] if kept else [1, 1])
+    _, calls = read(found, [A, B, C, D, E, F], 4)  # wherever it began, it goes on
+    at = 3 if kept else 0
+    assert calls[-1] == ([E, F], [at, at + 1], [0, 0], [54.0, 65.0])
+    assert (found._base, found._count) == ((0, 5) if kept else (3, 2))
+
+
+def test_of_a_long_text_the_last_rows_are_read() -> None:
+    """Of eight slots a draft takes three and a block two: of six rows the last three are read, from token 3 on."""
+    found = reader(capacity=8)
+    assert {part.shape for part in found.memory} == {(2, 1, H)}
+    _, calls = read(found, [A, B, C, D, E, F, G], 0, 3)
+    assert calls == [([E], [0], None, [54.0]), ([F, G], [1, 2], [0, 0], [65.0, 76.0])]
+    assert (found._base, found._count, found._at) == (3, 3, 5)
+    assert [part[0, 0, 0] for part in found.memory] == [3, 1]
+    assert {part.shape for part in found.memory} == {(2, 1, H)}
 
 
 def test_a_gap_or_another_text_begins_anew() -> None:
