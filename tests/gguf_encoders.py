@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import encoder_checkpoints
 import encoders_golden
+import llama_cpp_process
 import numpy as np
-import pytest
 from ggufs import Array, add_value, finish, gguf
 
 MODERN = {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
@@ -199,51 +199,7 @@ def vocabulary(words: list[str] = NAMES) -> dict[str, Any]:
 
 def llama_cpp_states(path: Path, ids: list[int], pooling: int = 0) -> Array:
     """llama.cpp's states of the rows [n, hidden_size], or with a pooling what it makes of them (4: scores)."""
-    library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
-    model = llama_cpp_model(path)
-    params = library.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = max(64, len(ids))
-    params.n_threads = params.n_threads_batch = 1
-    params.embeddings, params.pooling_type, params.flash_attn_type = True, pooling, 0
-    context, batch = library.llama_init_from_model(model, params), library.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, True
-        batch.seq_id[i][0] = 0
-    assert library.llama_decode(context, batch) == 0
-    if pooling:
-        width = library.llama_model_n_cls_out(model) if pooling == 4 else library.llama_model_n_embd_out(model)
-        found = np.ctypeslib.as_array(library.llama_get_embeddings_seq(context, 0), (width,)).copy()
-    else:
-        width = library.llama_model_n_embd(model)
-        found = np.ctypeslib.as_array(library.llama_get_embeddings(context), (len(ids), width)).copy()
-    library.llama_batch_free(batch)
-    library.llama_free(context)
-    return found
-
-
-def llama_cpp_tokens(path: Path, text: str) -> list[int]:
-    """llama.cpp's tokens of a text, with the special ones around."""
-    library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
-    found = (library.llama_token * 256)()
-    raw = text.encode()
-    vocabulary = library.llama_model_get_vocab(llama_cpp_model(path))
-    n = library.llama_tokenize(vocabulary, raw, len(raw), found, 256, True, True)
-    return list(found[:n])
-
-
-_LOG: list[Any] = []
-
-
-def llama_cpp_model(path: Path) -> Any:
-    library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
-    if not _LOG:  # kept: it is called as long as the process lives
-        _LOG.append(library.llama_log_callback(lambda level, text, data: None))
-        library.llama_log_set(_LOG[0], None)
-        library.llama_backend_init()
-    model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
-    assert model, path
-    return model
+    return np.array(llama_cpp_process.asked("states", path, ids, pooling), np.float32)
 
 
 def pieces(**changed: Any) -> dict[str, Any]:

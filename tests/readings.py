@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ggufs
+import llama_cpp_process
 import numpy as np
 import pytest
 import zoo
@@ -136,22 +135,9 @@ def llama_cpp_greedy(path: Path, ids: Sequence[int], n: int) -> list[int]:
     return found
 
 
-QUANTIZE = """
-import ctypes, llama_cpp, sys
-kind, pure, source, target = sys.argv[1:]
-params = llama_cpp.llama_model_quantize_default_params()
-params.ftype, params.nthread, params.pure = getattr(llama_cpp, f"LLAMA_FTYPE_{kind}"), 1, pure == "pure"
-params.allow_requantize = True
-sys.exit(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(params)))
-"""
-
-
 def quantized_by_llama_cpp(kind: str, source: Path, target: Path, pure: bool = False) -> Path:
     """A file that llama.cpp makes of another; types mixed as it mixes them unless `pure`."""
-    pytest.importorskip("llama_cpp", reason="llama.cpp makes these files")
-    # In a process of its own: where its log went earlier in this one may be gone.
-    command = [sys.executable, "-c", QUANTIZE, kind, "pure" if pure else "mixed", str(source), str(target)]
-    subprocess.run(command, check=True, capture_output=True)
+    assert llama_cpp_process.asked("quantized", kind, pure, source, target) == 0
     return target
 
 

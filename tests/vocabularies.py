@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import ggufs
+import llama_cpp_process
 import numpy as np
-import pytest
 from checkpoints import LLAMA, llama_shapes
 from ggufs import add_value, finish, gguf
 from zoo_golden import neutral, spread
@@ -126,36 +123,14 @@ def ends(path: Path, name: str, kind: int = CONTROL, **extra: Any) -> Path:
     return _write(path, facts | {"eos_token_id": tokens.index("<zz>")}, extra)
 
 
-@contextmanager
-def _vocab_of_llama_cpp(path: Path) -> Iterator[tuple[Any, Any]]:
-    """(The library, the vocabulary of a file.)"""
-    llama_cpp = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
-    silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
-    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
-    params = llama_cpp.llama_model_default_params()
-    params.vocab_only = True
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    assert model
-    yield llama_cpp, llama_cpp.llama_model_get_vocab(model)
-    llama_cpp.llama_model_free(model)
-    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), ctypes.c_void_p(0))
-
-
 def ends_by_llama_cpp(path: Path) -> set[int]:
     """The tokens after which llama.cpp generates no more."""
-    with _vocab_of_llama_cpp(path) as (library, vocab):
-        return {i for i in range(library.llama_vocab_n_tokens(vocab)) if library.llama_vocab_is_eog(vocab, i)}
+    return set(llama_cpp_process.asked("ends", path))
 
 
 def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
     """How llama.cpp reads texts with the vocabulary of a file."""
-    found = []
-    with _vocab_of_llama_cpp(path) as (library, vocab):
-        for text in texts:
-            raw = text.encode()
-            buffer = (library.llama_token * (4 * len(raw) + 16))()
-            n = library.llama_tokenize(vocab, raw, len(raw), buffer, len(buffer), True, True)
-            found.append([int(token) for token in buffer[:n]])
+    found: list[list[int]] = llama_cpp_process.asked("tokens", path, texts)
     return found
 
 

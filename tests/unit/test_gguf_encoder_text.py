@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf_encoders as files
+import llama_cpp_process
 import pytest
 from encoder_checkpoints import tokenizer as berts_own
 
@@ -44,8 +45,8 @@ def test_words_are_cut_as_bert_cuts_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta-score"])
 def test_texts_are_cut_as_llama_cpp_cuts_them(name: str, tmp_path: Path) -> None:
     path, ours = written(name, tmp_path, files.vocabulary() if name == "bert" else files.pieces())
-    for text in TEXTS:
-        assert ids(ours, text)[0] == files.llama_cpp_tokens(path, text), text
+    theirs = llama_cpp_process.asked("tokens", path, TEXTS)
+    assert {text: ids(ours, text)[0] for text in TEXTS} == dict(zip(TEXTS, theirs, strict=True))
 
 
 def test_a_vocabulary_with_capitals_is_of_cased_text(tmp_path: Path) -> None:
