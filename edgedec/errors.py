@@ -21,6 +21,10 @@ A message is one line: what was wrong, where, and what to do.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+Failure = TypeVar("Failure", bound=BaseException)
+
 
 class EdgedecError(Exception):
     """Base of all errors raised on purpose; the CLI prints it as one line and exits with 1."""
@@ -84,3 +88,14 @@ class LimitExceeded(EdgedecError):
 
 class UsageError(EdgedecError, ValueError):
     """An argument is out of range or contradicts another."""
+
+
+def without_frames(error: Failure) -> Failure:
+    """The error, to be kept: without the frames that it and its causes went through. A frame keeps all its objects, and
+    one that leads back to the error makes a cycle, which only a garbage collection would free."""
+    left: list[BaseException] = [error]
+    while left:
+        one = left.pop()
+        one.__traceback__ = None
+        left += [e for e in (one.__cause__, one.__context__) if e is not None and e.__traceback__ is not None]
+    return error

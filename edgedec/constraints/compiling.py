@@ -41,11 +41,11 @@ class ManyGrammars(UsageError):
 
 
 class _Compile:
-    """A grammar that is being compiled: others that need it wait for `done`."""
+    """A grammar that is being compiled: others that need it wait for `done`. error: why it cannot be followed."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
-        self.error: UsageError | None = None
+        self.error = ""
 
 
 class Grammars:
@@ -69,12 +69,12 @@ class Grammars:
                     own = self._running[key] = _Compile()
                     break
             _wait(kind, other.done)
-            if other.error is not None:
-                raise UsageError(str(other.error))
+            if other.error:
+                raise UsageError(other.error)
         try:
             return self._compiled(key, kind, text, options)
         except UsageError as error:
-            own.error = None if stop.stopped() or isinstance(error, ManyGrammars) else error
+            own.error = "" if stop.stopped() or isinstance(error, ManyGrammars) else str(error)
             raise
         finally:
             with self._lock:

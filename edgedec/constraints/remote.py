@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import count
 from time import monotonic
 from typing import Any
+from weakref import ReferenceType, ref
 
 from edgedec.constraints.hosts import MatcherHost
 from edgedec.errors import LimitExceeded, UsageError
@@ -35,7 +36,9 @@ class MatcherGroup:
 
     def __init__(self, what: str, host: MatcherHost) -> None:
         self.what, self._host = what, host
-        self._waiting: deque[Matcher | None] = deque()
+        # Whose each reply is, None: nobody's. Weak: what a matcher without references waits for is not needed, and the
+        # process would be kept for it.
+        self._waiting: deque[ReferenceType[Matcher] | None] = deque()
         self._dead = ""
         # Numbers of matchers without references. A finalizer may run at any point, so it only appends here and sends
         # nothing.
@@ -88,7 +91,7 @@ class MatcherGroup:
                     self._gone += 1
                     self._waiting.append(None)
                 self._host.send(do=do, id=matcher.number, **message)
-                self._waiting.append(matcher if waits else None)
+                self._waiting.append(ref(matcher) if waits else None)
             except LimitExceeded as error:
                 self._dead = str(error)
 
@@ -115,7 +118,8 @@ class MatcherGroup:
         except LimitExceeded as error:
             self._dead = str(error)
             return
-        matcher = self._waiting.popleft()
+        waiting = self._waiting.popleft()
+        matcher = None if waiting is None else waiting()
         if matcher is not None:
             matcher.take(reply)
 

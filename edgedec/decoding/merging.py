@@ -24,7 +24,7 @@ from edgedec.decoding.messages import (
     Token,
     Waiting,
 )
-from edgedec.errors import UsageError
+from edgedec.errors import UsageError, without_frames
 from edgedec.runtime import Call, Capabilities
 
 Take = Callable[[int, Token], bool]
@@ -108,7 +108,7 @@ class _Part:
             self.close()
             return
         except UsageError as error:
-            self.error = error
+            self.error = without_frames(error)
             self.close()
             return
         self.item = item

@@ -27,6 +27,8 @@ PROMPTS = (PROMPT, "A dog ran", "The sun was", "Tom and Lily", "In the garden")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}
 # Descriptors of workers that a server keeps.
 _KEPT = 12
+# Seconds between two looks at the memory.
+_LOOK = 0.5
 # What a request that was not served may get: an error of its own.
 ERRORS = (429, 503)
 
@@ -46,11 +48,11 @@ def text_of(answer: bytes) -> str:
 
 
 class Soak:
-    """`run`: all clients until the time is over; `wrong`: what must not have been."""
+    """`run`: all clients until the time is over; `wrong`: what must not have been; `most`: MiB at a time."""
 
     def __init__(self, place: str, pid: int, good: int, bad: int) -> None:
         self.place, self.pid, self.over = place, pid, threading.Event()
-        self.codes, self.wrong, self.kills = Counter[int](), Counter[str](), 0
+        self.codes, self.wrong, self.kills, self.most = Counter[int](), Counter[str](), 0, 0
         self.right = [text_of(ask(place, body)[2]) for body in bodies()]
         work = [(self._behave, i) for i in range(good)] + [(self._misbehave, i) for i in range(bad)]
         work += [(self._kill, 0)]
@@ -59,7 +61,10 @@ class Soak:
     def run(self, seconds: float) -> None:
         for thread in self._threads:
             thread.start()
-        self.over.wait(seconds)
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            self.over.wait(min(left, _LOOK))
+            self.most = max(self.most, memory(self.pid))
         self.over.set()
         for thread in self._threads:
             thread.join(120)
@@ -156,5 +161,6 @@ def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[st
         "kills": long.kills,
         "wrong": dict(warm.wrong + long.wrong),
         "MiB": (before[0], memory(pid)),
+        "most MiB": (warm.most, long.most),
         "descriptors": (before[1], descriptors(pid)),
     }

@@ -27,7 +27,7 @@ from edgedec.decoding.messages import (
 )
 from edgedec.decoding.runner import is_own
 from edgedec.decoding.scheduler.shares import Owner, divide
-from edgedec.errors import ContextFull, EdgedecError
+from edgedec.errors import ContextFull, EdgedecError, without_frames
 from edgedec.runtime import Call, Capabilities, Stepped
 
 # A call with more rows than this reads a text.
@@ -93,7 +93,7 @@ class Job:
     def fail(self, error: EdgedecError | MemoryError) -> None:
         """End with an error that one of its calls raised."""
         if not self.done:
-            self.error = error if isinstance(error, EdgedecError) else self._without_room(error)
+            self.error = without_frames(error if isinstance(error, EdgedecError) else self._without_room(error))
             self.end()
 
     def _without_room(self, error: MemoryError) -> ContextFull:
