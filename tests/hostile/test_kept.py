@@ -1,4 +1,4 @@
-"""What ends with an error keeps nothing: caches, processes and sessions are freed at once, not by a garbage collection."""
+"""What ends with an error keeps no cache, process or session until the next garbage collection."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import edgedec
 
 for package in ("starlette", "uvicorn", "llguidance"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
-from hostile.soak import children  # noqa: E402
-from hostile.watch import PROMPT, connected, request  # noqa: E402
 from serving import serving, wait_for  # noqa: E402
 
 from edgedec.constraints.vocabulary import vocabulary  # noqa: E402
+from edgedec.decoding.merging import _Part  # noqa: E402
+from edgedec.decoding.messages import DecodeLoop, Token  # noqa: E402
 from edgedec.errors import UsageError, without_frames  # noqa: E402
 from edgedec.sandbox.worker import GuestWorker  # noqa: E402
+from hostile.soak import children  # noqa: E402
+from hostile.watch import PROMPT, connected, request  # noqa: E402
 
 LONG = {"type": "array", "items": {"type": "string", "minLength": 5}, "minItems": 40}
 
@@ -74,7 +76,7 @@ def test_a_refused_grammar_leaves_no_process(model: edgedec.Model, uncollected: 
     before = count(GuestWorker)
     for name in "ab":
         with pytest.raises(UsageError, match="json_schema"):
-            grammars.matcher("json_schema", f'{name}: not a schema', {})
+            grammars.matcher("json_schema", f"{name}: not a schema", {})
     assert count(GuestWorker) == before
 
 
@@ -88,14 +90,30 @@ def test_a_matcher_that_waits_is_freed_with_its_group(model: edgedec.Model, unco
     assert found() is None
 
 
+def test_a_branch_that_fails_is_freed() -> None:
+    def refused() -> DecodeLoop:
+        yield Token(1)
+        raise UsageError("refused")
+
+    part = _Part(0, refused(), lambda number, token: True, lambda number: None)
+    part.advance(None)
+    assert str(part.error) == "refused"
+    found = ref(part)
+    del part
+    assert found() is None
+
+
 def test_frames_of_causes_go_too() -> None:
-    try:
+    def short() -> None:
         try:
             raise MemoryError
         except MemoryError:
             raise UsageError("short") from None
-    except UsageError as error:
-        assert error.__traceback__ is not None
-        assert error.__context__ is not None
-        assert without_frames(error) is error
-        assert error.__traceback__ is error.__context__.__traceback__ is None
+
+    with pytest.raises(UsageError) as caught:
+        short()
+    error = caught.value
+    assert error.__traceback__ is not None
+    assert error.__context__ is not None
+    assert without_frames(error) is error
+    assert error.__traceback__ is error.__context__.__traceback__ is None
