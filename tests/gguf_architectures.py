@@ -212,7 +212,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
     found |= mixtures.stacked(model)
     found |= _divisors(c) | gemma4.divisors(c) | rwkv7.together(model) | gemma3n.together(model)
     for name, parameter in model.state_dict().items():
-        values = parameter.float().numpy().astype(np.float32)
+        values = parameter.float().numpy().astype(np.float32, copy=False)
         if name in ("lm_head.weight", "embed_out.weight") and c.tie_word_embeddings:
             continue
         if c.model_type in LESS_ONE and name.endswith("norm.weight"):

@@ -242,7 +242,7 @@ def converted(model: Any, arch: str) -> dict[str, Array]:
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
         shift = 1.0 if "Gemma" in type(model).__name__ and name.endswith("norm.weight") else 0.0
-        for theirs, part in _renamed(name, values + np.float32(shift), c):
+        for theirs, part in _renamed(name, values + np.float32(shift) if shift else values, c):
             paired = arch in PAIRED and re.search(r"\.attn_[qk]\.(weight|bias)$", theirs)
             found[theirs] = _paired(part, dim) if paired else part
     return found | _divisors(c)

@@ -180,6 +180,7 @@ class LlamaCpp(Undrafted):
     def after(self, prefix: list[int], longest: int) -> TimedCall:
         context = self._open(len(prefix) + longest)
         context.feed(prefix, all_logits=False)
+        context.keep()
 
         def call(ids: list[int]) -> float:
             began = perf_counter()

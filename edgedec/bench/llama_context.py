@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class LlamaContext:
         self._batch = lib.llama_batch_init(capacity, 0, 1)
         self._vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self.length = 0
+        self._kept, self._kept_length = (ctypes.c_uint8 * 0)(), -1
 
     def feed(self, ids: list[int], all_logits: bool) -> NDArray[np.float32]:
         """Run these tokens after the others: logits [n or 1, vocab_size], good until the next call."""
@@ -53,7 +55,18 @@ class LlamaContext:
         )
         return logits
 
+    def keep(self) -> None:
+        """Save the state, for `forget`: a recurrent one cannot be cut back to its first tokens."""
+        size = self._lib.llama_state_seq_get_size(self.address, 0)
+        self._kept, self._kept_length = (ctypes.c_uint8 * size)(), self.length
+        self._lib.llama_state_seq_get_data(self.address, self._kept, size, 0)
+
     def forget(self, length: int) -> None:
-        """All but the first `length` tokens."""
-        self._lib.llama_memory_seq_rm(self._lib.llama_get_memory(self.address), 0, length, -1)
+        """All but the first `length` tokens: none, or those that there were at `keep`, or any of a state of slots."""
+        if not self._lib.llama_memory_seq_rm(self._lib.llama_get_memory(self.address), 0, length or -1, -1):
+            restored = length == self._kept_length and self._lib.llama_state_seq_set_data(
+                self.address, self._kept, len(self._kept), 0
+            )
+            if not restored:
+                raise RuntimeUnavailable(f"llama.cpp cannot cut a recurrent state back to {length} tokens")
         self.length = length

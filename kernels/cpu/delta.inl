@@ -15,15 +15,27 @@ namespace ED_NS {
 // Lane groups whose sums stay in registers together.
 constexpr int DELTA_GROUPS = NV == 1 ? 4 : 2;
 
-ED_IN vf decay_of(const edgedec::SsmStep& s, int n) { return vset(s.decays ? s.decays[n] : s.decay); }
+// What a step has of each channel of its key. In variables: the compiler takes the stores of the state for changes of a
+// step, and would load its pointers for each channel.
+struct DeltaChannels {
+  const float *decays, *b, *c;
+  int each;  // 0: one decay of all channels
+
+  explicit DeltaChannels(const edgedec::SsmStep& s)
+      : decays(s.decays ? s.decays : &s.decay), b(s.b), c(s.c), each(s.decays ? 1 : 0) {}
+  vf decay(int n) const { return vset(decays[n * each]); }
+  vf key(int n) const { return vset(b[n]); }
+};
 
 // Of the state at `from`, before it decays.
 template <int G>
 ED_IN void recall(const edgedec::SsmStep& s, const float* from, vf* recalled) {
-  const int64_t size = (int64_t)s.state_size * 16;
+  const int width = s.state_size;
+  const int64_t size = (int64_t)width * 16;
+  const DeltaChannels own(s);
   for (int g = 0; g < G; g++) recalled[g] = vset(0.0f);
-  for (int n = 0; n < s.state_size; n++) {
-    const vf key = vmul(decay_of(s, n), vset(s.b[n]));
+  for (int n = 0; n < width; n++) {
+    const vf key = vmul(own.decay(n), own.key(n));
     for (int g = 0; g < G; g++) recalled[g] = vfma(vload(from + g * size + n * 16), key, recalled[g]);
   }
 }
@@ -31,7 +43,9 @@ ED_IN void recall(const edgedec::SsmStep& s, const float* from, vf* recalled) {
 // One row. recalled: of the row's key, and then of that of row `next`, if NEXT.
 template <int G, bool OUT, bool NEXT>
 ED_IN void change(const edgedec::SsmStep& s, const edgedec::SsmStep* next, int group, vf* recalled) {
-  const int64_t size = (int64_t)s.state_size * 16;
+  const int width = s.state_size;
+  const int64_t size = (int64_t)width * 16;
+  const DeltaChannels own(s), after(NEXT ? *next : s);
   const float* from = s.from + group * size;
   float* to = s.to + group * size;
   vf given[G], sum[G];
@@ -40,9 +54,9 @@ ED_IN void change(const edgedec::SsmStep& s, const edgedec::SsmStep* next, int g
     given[g] = vmul(vset(s.dt), vsub(vload_n(s.x + at, s.head_dim - at), recalled[g]));
     sum[g] = recalled[g] = vset(0.0f);
   }
-  for (int n = 0; n < s.state_size; n++) {
-    const vf decay = decay_of(s, n), key = vset(s.b[n]), query = vset(OUT ? s.c[n] : 0.0f);
-    const vf later = NEXT ? vmul(decay_of(*next, n), vset(next->b[n])) : key;
+  for (int n = 0; n < width; n++) {
+    const vf decay = own.decay(n), key = own.key(n), query = vset(OUT ? own.c[n] : 0.0f);
+    const vf later = NEXT ? vmul(after.decay(n), after.key(n)) : key;
     for (int g = 0; g < G; g++) {
       const int64_t at = g * size + n * 16;
       const vf state = vfma(decay, vload(from + at), vmul(key, given[g]));

@@ -20,6 +20,7 @@ from edgedec.bench.experts import chosen_experts, expert_costs, rows_choosing
 from edgedec.bench.row_costs import RowCall, Work, row_costs
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
+from edgedec.bundle.locate import find
 from edgedec.cli import _app
 from edgedec.cli.bench import peers as peers_verb
 from edgedec.errors import EdgedecError
@@ -282,6 +283,25 @@ def test_weights_that_llama_cpp_has_no_format_for_are_a_reason(tiny: Path, monke
     line = one_line(call(*PEERS, "-m", tiny, "--engines", "llama.cpp"), 1)
     assert "no engine could be measured: llama.cpp: " in line
     assert "No space left" in line
+
+
+def test_llama_cpp_reads_a_gguf_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an architecture that is not written, with a state that cannot be cut back to its first tokens."""
+    for package in ("llama_cpp", "gguf", "transformers"):
+        pytest.importorskip(package, reason="an extra")
+    import ggufs
+    import readings
+    import zoo
+
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    path = ggufs.write(zoo.ZOO["lfm2"](), tmp_path / "m.gguf", **readings.NAMES)
+    assert llama_weights.write_weights(Bundle.open(find(path)), tmp_path / "w.gguf") is not None
+    report = json.loads(ok(*PEERS, "-m", path, "--engines", "native,llama.cpp", "--json"))
+    assert report["skipped"] == {}
+    assert list(report["engines"]["llama.cpp"]["rows"]) == ["1", "3"]
+    assert path.is_file()
+    monkeypatch.setattr(llama_weights, "find_spec", lambda name: None)
+    assert "llama.cpp" in json.loads(ok(*PEERS, "-m", path, "--engines", "native,llama.cpp", "--json"))["skipped"]
 
 
 class FakeWorker:
