@@ -294,14 +294,16 @@ def test_llama_cpp_reads_a_gguf_file_itself(tmp_path: Path, monkeypatch: pytest.
     import zoo
 
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
-    path = ggufs.write(zoo.ZOO["lfm2"](), tmp_path / "m.gguf", **readings.NAMES)
+    path = ggufs.write(
+        zoo._causal("Lfm2", layer_types=["conv", "full_attention", "conv"])(), tmp_path / "m.gguf", **readings.NAMES
+    )
     assert llama_weights.write_weights(Bundle.open(find(path)), tmp_path / "w.gguf") is not None
     report = json.loads(ok(*PEERS, "-m", path, "--engines", "native,llama.cpp", "--json"))
     assert report["skipped"] == {}
     assert list(report["engines"]["llama.cpp"]["rows"]) == ["1", "3"]
     assert path.is_file()
     monkeypatch.setattr(llama_weights, "find_spec", lambda name: None)
-    assert "llama.cpp" in json.loads(ok(*PEERS, "-m", path, "--engines", "native,llama.cpp", "--json"))["skipped"]
+    assert "llama.cpp: needs llama-cpp-python" in one_line(call(*PEERS, "-m", path, "--engines", "llama.cpp"), 1)
 
 
 class FakeWorker:
