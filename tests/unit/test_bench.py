@@ -287,7 +287,7 @@ def test_weights_that_llama_cpp_has_no_format_for_are_a_reason(tiny: Path, monke
 
 def test_llama_cpp_reads_a_gguf_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of an architecture that is not written, with a state that cannot be cut back to its first tokens."""
-    for package in ("llama_cpp", "gguf", "transformers"):
+    for package in ("llama_cpp", "gguf", "torch", "transformers"):
         pytest.importorskip(package, reason="an extra")
     import ggufs
     import readings
