@@ -66,6 +66,19 @@ def test_a_batch_counts_the_branches_of_a_search(words: str, width: int) -> None
     assert search.need == len(PROMPT) + 4 * width
 
 
+def test_open_nodes_are_counted_while_another_is_continued() -> None:
+    """A*: at the second popped node there are its two continuations, and the node that stays open."""
+    runtime, held = FakeRuntime(), list[int]()
+
+    def worth(prompt: str, text: str) -> float:
+        held.append(len({id(one.cache) for one in search.room.forks}))
+        return 0.5
+
+    search = search_of(runtime, "astar:k=2,step=1,budget=2,temperature=1", config(scorer=worth))
+    assert len(list(run_loop(runtime, search.loop))) == 4
+    assert held == [2, 2, 3, 3]
+
+
 # ── embeddings ──
 
 

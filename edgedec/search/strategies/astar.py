@@ -13,7 +13,7 @@ best node is written to its end.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -88,15 +88,16 @@ class AStar:
             if node.branch.finish:
                 return node.branch
             open_nodes.remove(node)
-            open_nodes += yield from self._expanded(room, node, bool(open_nodes))
+            open_nodes += yield from self._expanded(room, node, open_nodes)
             open_nodes = sorted(open_nodes, key=lambda one: one.order)[: self._frontier]
             room.keep(one.branch for one in open_nodes)
         return (yield from self._completed(room, open_nodes))
 
-    def _expanded(self, room: Room, node: Node, others: bool) -> Generator[Any, Any, list[Node]]:
-        """The k nodes after one, without dead ends. others: other nodes are open."""
+    def _expanded(self, room: Room, node: Node, others: Sequence[Node]) -> Generator[Any, Any, list[Node]]:
+        """The k nodes after one, without dead ends. others: those that are open beside it."""
         steps = room.spread(node.branch, self._k)
-        yield from roll(room, steps, most=self._step, until=self._until, change=self._change, spare=others)
+        room.keep([*steps, *(one.branch for one in others)])
+        yield from roll(room, steps, most=self._step, until=self._until, change=self._change, spare=bool(others))
         alive = [branch for branch in steps if branch.finish != "dead"]
         scores = yield from scored(room, alive, self._scorer)
         found = list[Node]()
