@@ -163,8 +163,9 @@ class Skip(BaseDrafter):
 
     def _slice(self, skipped: Skipped) -> Slice:
         """All blocks but these; shared are those before the first of them, as far as verification may go on there."""
-        first = max(b for b in range(skipped[0] + 1) if may_enter(self._spec, b))
-        return Slice(range(first), [b for b in range(first, self._spec.n_blocks) if b not in skipped])
+        n = self._spec.n_blocks
+        first = max(b for b in range(skipped[0] + 1) if b == n or may_enter(self._spec, b))
+        return Slice(range(first), [b for b in range(first, n) if b not in skipped])
 
     def _due(self, context: Context) -> bool:
         """Whether a trial may be made: only on generated tokens; a set that won once is tried again soon, by the same

@@ -79,5 +79,5 @@ def _check_turned(spec: ModelSpec, block: Attention | SharedAttention, where: st
     if isinstance(block, LatentAttention) and rotated != block.rope_dim:
         raise BundleCorrupt(f"{where}: rotates {rotated} dims, not the {block.rope_dim} of rope_dim")
     dim = block.head_dim // (2 if block.differential else 1)
-    if not 1 <= rotated <= dim:
+    if rotated > dim:
         raise BundleCorrupt(f"{where}: rotates {rotated} of {dim} dims")

@@ -126,7 +126,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("spec.layers.0.0.scale", -(10**400), BundleCorrupt, "not a finite number"),
     ("spec.layers.0.0.scale", float("-inf"), BundleCorrupt, "not a finite number"),
     ("spec.ropes.0.inv_freq.0", float("nan"), BundleCorrupt, "not a finite number"),
-    ("spec.ropes.0.inv_freq", [], BundleCorrupt, "rotates 0 of 16 dims"),
+    ("spec.ropes.0.inv_freq", [], BundleCorrupt, "rotates nothing"),
     ("spec.ropes.0.inv_freq", [1.0] * 9, BundleCorrupt, "rotates 18 of 16 dims"),
     ("spec.ropes", [], BundleCorrupt, r"layers\[0\]\[0\].rope: no rope 0"),
     ("spec.layers.0.0.rope", 1, BundleCorrupt, "no rope 1"),
