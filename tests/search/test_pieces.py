@@ -66,6 +66,13 @@ def test_a_batch_counts_the_branches_of_a_search(words: str, width: int) -> None
     assert search.need == len(PROMPT) + 4 * width
 
 
+def test_a_batch_counts_what_processors_hold_beside_each_branch() -> None:
+    """A companion of half the text's length."""
+    companion = SimpleNamespace(gather=iter, room=len, held=lambda tokens: tokens // 2)
+    search = search_of(FakeRuntime(), "best:n=3", config(6, processors=(companion,)))
+    assert search.need == len(PROMPT) + 3 * (6 + (len(PROMPT) + 6) // 2)
+
+
 def test_open_nodes_are_counted_while_another_is_continued() -> None:
     """A*: at the second popped node there are its two continuations, and the node that stays open."""
     runtime, held = FakeRuntime(), list[int]()
