@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from edgedec.fusion._hmm import _SMOOTH, HMM, _expected, _round, likelihood
+from edgedec.fusion._hmm import _SMOOTH, HMM, _expected, _round, likelihood, train
 
 VOCAB, STATES = 4, 3
 
@@ -56,3 +56,10 @@ def test_a_round_counts_what_texts_show() -> None:
     np.testing.assert_allclose(found.emits, emits / emits.sum(axis=1, keepdims=True), rtol=1e-12)
     better, known = likelihood(found, texts), likelihood(model(), texts)
     assert better > known
+
+
+def test_training_starts_at_probabilities() -> None:
+    start = train([[1, 2]], VOCAB, STATES, rounds=0)
+    for part in (start.first, start.moves, start.emits):
+        np.testing.assert_allclose(part.sum(axis=-1), 1.0)
+        assert (part > 0).all()
