@@ -58,7 +58,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "phimoe_window": ("phimoe", zoo._causal(
         "Phimoe", 1, **zoo.EXPERTS, intermediate_size=32, num_local_experts=6, num_hidden_layers=2, sliding_window=6
     )),
-    "smallthinker": ("smallthinker", zoo.ZOO["smallthinker"]),
+    "smallthinker": ("smallthinker", lambda: _smaller_routers(zoo.ZOO["smallthinker"]())),
     "smallthinker_softmax": ("smallthinker", zoo._causal(
         "SmallThinker", 1, **zoo.SMALLTHINKER, tie_word_embeddings=False, moe_primary_router_apply_softmax=True,
         rope_layout=[1] * 5, sliding_window_layout=[0] * 5,
@@ -203,6 +203,14 @@ def _smallthinker(c: Any) -> dict[str, Any]:
     found |= {"feed_forward_length": c.moe_ffn_hidden_size, "rope.freq_base": c.rope_theta}
     found["expert_gating_func"] = 1 if c.moe_primary_router_apply_softmax else 2
     return found | ({"attention.sliding_window": c.sliding_window_size} if any(c.sliding_window_layout) else {})
+
+
+def _smaller_routers(model: Any) -> Any:
+    """Sigmoids of the zoo's logits are 1 for several experts of a row. llama.cpp ranks those, the authors' code and we
+    the logits."""
+    for layer in model.model.layers:
+        layer.block_sparse_moe.primary_router.weight.data *= 0.1
+    return model
 
 
 def stacked(model: Any) -> dict[str, Array]:

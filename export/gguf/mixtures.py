@@ -152,7 +152,8 @@ def _afmoe(f: GgufFacts) -> Config:
 
 def _smallthinker(f: GgufFacts) -> Config:
     """With a window every fourth layer, from the first on, sees all and does not turn. llama.cpp takes 4096 for any,
-    that of the published models; here it is the file's."""
+    that of the published models; here it is the file's. It ranks experts by their sigmoids, here they are ranked by
+    their logits as in the authors' code: another choice only where several sigmoids are 1."""
     found, experts, window = common(f, "smallthinker"), of_experts(f), f.whole("attention.sliding_window", 0)
     if f.whole("attention.sliding_window_pattern", 4) != 4:
         raise f.fail(f.name("attention.sliding_window_pattern"), "is not 4: every fourth layer has no positions")
