@@ -48,6 +48,21 @@ def test_a_dead_end_of_all_nodes_is_an_error() -> None:
         found("astar:k=2,step=1,budget=40", runtime, scorer=lambda prompt, text: 0.5)
 
 
+@pytest.mark.parametrize("first", [[0.5, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0]])
+def test_trials_that_ended_are_kept_where_all_others_come_to_a_dead_end(first: Sequence[float]) -> None:
+    """Cautious: a ends the text, b and c come to a dead end. It is an error only if no trial is a."""
+    config = GenerationConfig(max_tokens=3, constraint=SetConstraint(FIRST | {-1: [0, 1, 2]}, 4))
+    runtime = runtime_of(first)
+    words = "cautious:n=12,low=0,high=0.1,temperature=1,top_p=1"
+    search = search_of(runtime, words, config, frozenset({0}), fresh(runtime, runtime.prompt))
+    if first[0]:
+        assert list(run_loop(runtime, search.loop)) == []
+        assert search.room.stats.finish == "eos"
+    else:
+        with pytest.raises(UsageError, match="the largest is -inf"):
+            list(run_loop(runtime, search.loop))
+
+
 def test_a_trial_that_came_to_a_dead_end_is_not_kept() -> None:
     """Cautious: b c is likelier than a a a, and leads nowhere."""
     law = table({(): [0.3, 0.7, 0.0, 0.0], (1,): [0, 0, 1, 0]}, [0.25] * 4)

@@ -97,6 +97,8 @@ def test_what_a_config_leaves_out_is_what_the_authors_code_assumes() -> None:
     spec = spec_of({key: SMALL[key] for key in sizes})
     own = spec_of(SMALL | {"rope_theta": 1e6})
     assert spec == own
+    windowed = spec_of({key: value for key, value in LARGE.items() if key != "sliding_window_size"})
+    assert {block.window for block in windowed.attention.values()} == {None, 4096}
 
 
 @pytest.mark.parametrize(
