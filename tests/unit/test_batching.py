@@ -14,7 +14,7 @@ import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.messages import Token
+from edgedec.decoding.messages import Token, Waiting
 from edgedec.decoding.runner import run_requests
 from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.drafters.off import Off
@@ -205,6 +205,23 @@ def test_one_that_fails_says_so_and_the_others_go_on() -> None:
     assert told[0] == [None]
     assert good.error is None
     assert len(told[1]) == 6
+
+
+def test_one_that_fails_while_it_waits_for_its_constraint_is_let_go_of() -> None:
+    """At once: a server does not step a batch of which nobody waits for a text."""
+    runtime, told = FakeRuntime(tiny_spec()), list[Token | None]()
+    batch, context, ready = Batch(runtime), Context([1], 1, runtime.new_cache(8)), list[int]()
+
+    def failing() -> Any:
+        yield Waiting(lambda: bool(ready))
+        raise UsageError("its worker was killed")
+
+    job = batch.add(context, failing(), told.append, 1)
+    assert batch.step()
+    assert (job.parked, batch.running) == (True, 1)
+    ready.append(1)
+    batch.step()
+    assert (str(job.error), told, batch.running) == ("its worker was killed", [None], 0)
 
 
 def test_idle_prefixes_of_a_runtime_without_pages_count_and_are_evicted() -> None:

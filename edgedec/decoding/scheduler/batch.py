@@ -121,6 +121,7 @@ class Batch:
                 self._index_prompt(job)
         jobs = self._next_jobs()
         if not jobs:
+            self._retire()
             if parked:
                 sleep(_PAUSE)
             return bool(parked)
