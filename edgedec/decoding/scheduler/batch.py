@@ -114,17 +114,12 @@ class Batch:
         if self.last and not self._waiting and self._steps % _ENDS == 0:
             set_ends(self._running)
         self._steps += 1
-        for job in (parked := [job for job in self._running if job.parked]):
-            verifying = job.verifying
-            job.resume()
-            if verifying:
-                self._index_prompt(job)
+        parked = self._resume_parked()
         jobs = self._next_jobs()
         if not jobs:
             self._retire()
-            if parked:
-                sleep(_PAUSE)
-            return bool(parked)
+            sleep(_PAUSE if parked else 0.0)
+            return parked
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
         self._pace.begin(jobs)
@@ -151,6 +146,15 @@ class Batch:
         self._since_last = perf_counter() - ended
         return True
 
+    def _resume_parked(self) -> bool:
+        """Continue the sequences whose constraints are ready; returns whether any was parked."""
+        for job in (parked := [job for job in self._running if job.parked]):
+            verifying = job.verifying
+            job.resume()
+            if verifying:
+                self._index_prompt(job)
+        return bool(parked)
+
     def _set_others(self, jobs: Iterable[Job]) -> None:
         """Note how many sequences run beside these, and the rows that a prompt may have among them."""
         others = len(self._running) - 1
@@ -169,8 +173,7 @@ class Batch:
         return self._holding().tokens
 
     def _holding(self) -> HeldTokens:
-        page = self._page if self._paged else 0
-        return holding(self._running, self._need, self.prefixes.caches(), page)
+        return holding(self._running, self._need, self.prefixes.caches(), self._page if self._paged else 0)
 
     def _evict(self, most: int) -> bool:
         """Evict idle prefixes until at most so many tokens are held; returns whether that is so."""
@@ -218,9 +221,7 @@ class Batch:
         """Whether there is room for so many more tokens, evicting idle prefixes if necessary. A sequence larger than
         the whole budget still runs, alone."""
         most = self._tokens + self.spare
-        if self._bound() + tokens <= most:
-            return True
-        return self._evict(most - tokens) or not self._running
+        return self._bound() + tokens <= most or self._evict(most - tokens) or not self._running
 
     def _match(self, job: Job) -> FoundPrefix | None:
         """The prefix that the job can continue from; None if it should wait for a running sequence that reads its
