@@ -37,8 +37,10 @@ class GuestLimits:
             return LimitExceeded(f"takes more processor time than it may have ({self.seconds:g} s)")
         if name in ("SIGSEGV", "SIGBUS"):
             return LimitExceeded(f"is nested too deeply: overflows a stack of {self.stack} MiB")
-        if name in ("SIGABRT", "SIGKILL"):
+        if name == "SIGABRT":
             return self.exhausted()
+        if name == "SIGKILL":
+            return LimitExceeded("its worker process was killed, as a system does that is short of memory")
         return LimitExceeded("its worker process died")
 
     def exhausted(self) -> LimitExceeded:

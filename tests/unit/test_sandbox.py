@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -132,9 +133,19 @@ def test_a_limit_ends_the_worker_and_is_named(sandbox: Sandbox, do: str, says: s
     assert sandbox.worker().call(do="echo", say=3).values["said"] == 3, "and another is there at once"
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills of POSIX")
+def test_a_worker_that_others_kill_is_not_said_to_exceed_a_limit_of_its_own(sandbox: Sandbox) -> None:
+    worker = sandbox.worker()
+    pid = worker.call(do="echo", say=1).values["pid"]
+    worker.send(do="sleep")
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(LimitExceeded, match="was killed, as a system does that is short of memory"):
+        worker.receive()
+
+
 @forks
 def test_memory_is_limited(tmp_path: Path) -> None:
-    sandbox = made(tmp_path)
+    sandbox = made(tmp_path, patience=60.0)
     worker = sandbox.worker()
     assert worker.call(do="fill", n=32 << 20).values["size"] == 32 << 20
     with pytest.raises(LimitExceeded, match="more than 64 MiB"):

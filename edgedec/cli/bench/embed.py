@@ -14,6 +14,7 @@ from edgedec.cli.bench._about import parse_rows
 from edgedec.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_PEERS = "ort, reference, onnx:FILE (a graph of the hub), llama.cpp:FILE.gguf, transformers:CHECKPOINT."
 
 
 @app.command()
@@ -27,7 +28,7 @@ def embed(
     engine: o.Engine = "auto",
     peer: Annotated[
         list[str] | None,
-        typer.Option("--peer", metavar="ENGINE", show_default=False, help="ort, reference, transformers:CHECKPOINT."),
+        typer.Option("--peer", metavar="ENGINE", show_default=False, help=_PEERS),
     ] = None,
     threads: o.Threads = 0,
     json: o.Json = False,
@@ -38,10 +39,12 @@ def embed(
     Examples:
       edgedec bench embed -m ./minilm --peer ort -t 2
       edgedec bench embed -m ./minilm --peer transformers:./all-MiniLM-L6-v2 --tokens 16,512 --mixed
+      edgedec bench embed -m ./minilm --peer onnx:model_quantized.onnx --peer llama.cpp:minilm-q8_0.gguf
     """
     from dataclasses import asdict
 
     from edgedec.bench.embedding import EmbedShape, measure, of_bundle
+    from edgedec.bench.encoder_peers import of_llama_cpp, of_onnx
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
     from edgedec.runtime.registry import available_cores
@@ -54,6 +57,8 @@ def embed(
         kind, _, place = name.partition(":")
         if kind == "transformers":
             engines.append(export_module("encoder_peer", "--peer transformers").of_transformers(place, used))
+        elif place and kind in ("onnx", "llama.cpp"):
+            engines.append((of_onnx if kind == "onnx" else of_llama_cpp)(place, used))
         else:
             engines.append(of_bundle(bundle, name, used))
     lengths = [n for n in parse_rows(tokens, "--tokens") if n <= bundle.spec.context_length]
