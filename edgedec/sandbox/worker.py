@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import clock_gettime, monotonic
 from typing import Any, NamedTuple
 
 from edgedec.errors import LimitExceeded
 from edgedec.sandbox.channel import Channel
 from edgedec.sandbox.limits import GuestLimits
 
-# Priorities of a worker, by the seconds that a request has taken: most take a tenth of the first.
+# Priorities of a worker, by the seconds of processor time that a request has taken: most take a tenth of the first.
+# Those of wall time say nothing where other programs have the processor, and the lowest one is then never served.
 LOWEST = 19
 _PRIORITIES = (0.02, 10), (0.2, LOWEST)
+_LOOK = 0.02  # seconds between two looks at it
+
+
+def processor_time(pid: int) -> float:
+    """Seconds of processor time of a process; of wall time where they are not known."""
+    try:
+        return clock_gettime(~pid << 3 | 2) if sys.platform == "linux" else monotonic()  # the number of its clock
+    except OSError:
+        return monotonic()
 
 
 class Reply(NamedTuple):
@@ -55,7 +66,7 @@ class GuestWorker:
             self._channel.send({"seconds": self.limits.seconds, **message}, blob)
         except EOFError:
             raise self._gone(None) from None
-        self._since = self._since if self._waiting else monotonic()
+        self._since = self._since if self._waiting else processor_time(self._pid)
         self._waiting += 1
 
     def ready(self, seconds: float = 0.0) -> bool:
@@ -69,14 +80,14 @@ class GuestWorker:
         if not self._alive:
             raise LimitExceeded("its worker process has ended")
         try:
-            for seconds, _ in _PRIORITIES:
-                if not self._channel.ready(max(self._since + seconds - monotonic(), 0.0)):
-                    self._lower()
-            values, blob = self._channel.receive(self.limits.patience)
+            end = monotonic() + self.limits.patience
+            while self._yields and not self._channel.ready(_LOOK) and monotonic() < end:
+                self._lower()
+            values, blob = self._channel.receive(max(end - monotonic(), _LOOK))
         except (TimeoutError, EOFError, ValueError) as error:
             raise self._gone(error) from None
         self._waiting -= 1
-        self._since = monotonic()
+        self._since = processor_time(self._pid)
         if values.get("memory"):
             self.close()
             raise self.limits.exhausted()
@@ -116,12 +127,16 @@ class GuestWorker:
         if getattr(self, "_alive", False):
             self._channel.close()
 
+    @property
+    def _yields(self) -> bool:
+        """Whether a long request may have its priority lowered further."""
+        return self.limits.yields and self._pid > 0 and self._priority < LOWEST
+
     def _lower(self) -> None:
         """Lower the priority of a long request, if its limits say so."""
-        if not self.limits.yields:
-            return
-        taken = monotonic() - self._since
-        self.lower(max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0))
+        if self._yields:
+            taken = processor_time(self._pid) - self._since
+            self.lower(max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0))
 
     def _gone(self, error: Exception | None) -> LimitExceeded:
         self._alive = False

@@ -19,6 +19,7 @@ import pytest
 from edgedec.constraints import vocabulary
 from edgedec.errors import LimitExceeded, RuntimeUnavailable
 from edgedec.sandbox import GuestLimits, Sandbox, host
+from edgedec.sandbox.worker import processor_time
 from edgedec.text import inspection
 
 GUEST = """
@@ -300,6 +301,40 @@ def test_what_takes_long_gets_a_lower_priority(tmp_path: Path) -> None:
     for worker in (quick, slow):
         worker.close()
     sandbox.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the processor time of another process is not known")
+def test_priorities_follow_processor_time(tmp_path: Path) -> None:
+    """Where others have the processor, what has hardly run is not put behind them for good."""
+    sandbox = made(tmp_path, patience=0.5)
+    worker, slow = sandbox.worker(), sandbox.worker()
+    worker.send(do="sleep")
+    assert not any(worker.ready(0.03) for _ in range(10))
+    with pytest.raises(LimitExceeded, match=r"more than 0\.5 s"):
+        worker.receive()
+    assert worker._priority == 0
+    slow.limits = replace(slow.limits, patience=60.0)
+    slow.send(do="spin", seconds=0.1)
+    with pytest.raises(LimitExceeded, match="processor time"):
+        slow.receive()
+    assert slow._priority == 10
+    sandbox.close()
+
+
+def test_processor_time_is_that_of_the_process() -> None:
+    idle = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    before, began = processor_time(idle.pid), monotonic()
+    while monotonic() < began + 0.2:
+        pass
+    taken = processor_time(idle.pid) - before
+    idle.kill()
+    idle.communicate()
+    assert taken < 0.2 or sys.platform != "linux"
+    assert processor_time(idle.pid) == pytest.approx(monotonic(), abs=1.0), "of one that has ended: wall time"
+    own = processor_time(os.getpid())
+    while monotonic() < began + 0.4:
+        pass
+    assert processor_time(os.getpid()) > own
 
 
 @forks
