@@ -512,8 +512,9 @@ ED_IN void put(const Product& p, int m, int n, int count, const float* sums, con
     int left = total - n - i;
     if (p.bias) {
       const float* bias = p.bias + (p.epilogue == GLU ? p.w.n / 2 : 0) + n + i;
-      for (int j = 0; j < W && j < left; j++) edge[j] = bias[j];
-      y = nadd(y, nload(edge));
+      if (left < W)
+        for (int j = 0; j < left; j++) edge[j] = bias[j];
+      y = nadd(y, nload(left < W ? edge : bias));  // a copy of all of them would wait for its own stores
     }
     if (p.epilogue == GLU) {
       nf g = nload(gate + i);
