@@ -9,7 +9,7 @@ from typing import Any
 import encoders_golden
 import numpy as np
 import pytest
-from encoders_golden import MODELS, TOKENS, TYPES, golden
+from encoders_golden import MODELS, OWN, TOKENS, TYPES, golden
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
@@ -22,7 +22,7 @@ from edgedec.export.exporter import ExportOptions, export
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
 
 TEXT = EncodedText(TOKENS, TYPES)
-NAMES = sorted(name for name in MODELS if not name.endswith("-terms"))
+NAMES = sorted(name for name in (*MODELS, *OWN) if not name.endswith("-terms"))
 NOTHING = Outputs()
 # Keys that change no arithmetic of a text: what says how to read the rest, training, and what other heads need.
 SILENT = {
