@@ -123,14 +123,14 @@ MODELS |= {
 
 # ---- of classes that transformers does not have: the models of `own_encoders` -------------------------
 
-JINA2: dict[str, Any] = {key: value for key, value in SIZES.items()} | {
+JINA2: dict[str, Any] = SIZES | {
     **{"model_type": "bert", "position_embedding_type": "alibi", "type_vocab_size": 3, "feed_forward_type": "geglu"},
     **{"architectures": ["JinaBertForMaskedLM"], "pad_token_id": 0, "model_max_length": 44, "emb_pooler": "mean"},
 }
 NEO: dict[str, Any] = {
     **{"model_type": "neobert", "architectures": ["NeoBERT"], "vocab_size": 101, "hidden_size": 48, "max_length": 44},
     **{"num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 118, "norm_eps": 1e-2, "dim_head": 16},
-    **{"pad_token_id": 0, "kwargs": {"model_type": "neobert"}},
+    "pad_token_id": 0,
 }
 NOMIC2: dict[str, Any] = {
     **{"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101, "n_embd": 48, "n_head": 3},

@@ -1,5 +1,5 @@
-"""Text encoders that transformers has no class for, in numpy after their authors' formulas: the states of the rows after
-the last norm, or the logits.
+"""Text encoders that transformers has no class for, in numpy after their authors' formulas: the states of the rows
+after the last norm, or the logits.
 
 Jina v2: jina-bert-implementation and jina-bert-v2-qk-post-norm on the Hub; NeoBERT: arXiv:2502.19587 and its model.py;
 nomic-embed-text-v2-moe: nomic-bert-2048's modeling file. Everything is in float64, and nothing of edgedec is used."""
@@ -31,7 +31,7 @@ class Weights:
 
     def linear(self, name: str, x: Array) -> Array:
         bias = f"{self._prefix}{name}.bias"
-        return x @ self.get(f"{name}.weight").T + (self._tensors[bias] if bias in self._tensors else 0.0)
+        return x @ self.get(f"{name}.weight").T + self._tensors.get(bias, np.zeros(1))
 
     def layer_norm(self, name: str, x: Array, eps: float) -> Array:
         apart = x - x.mean(axis=-1, keepdims=True)

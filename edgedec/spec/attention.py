@@ -25,9 +25,10 @@ class Attention:
     `qk_norm`: of queries and keys, each head by itself with weights of all ("head") or its own ("heads"), or all heads
     as one row ("full"); `qk_norm_kind`: which norm; `qk_norm_last`: after the rope. `clip`: q, k and v are cut to
     -clip .. clip first (0: they are not). `slopes`: of each head, times the distance of key and query, taken from its
-    scores (ALiBi, in an encoder on both sides). `inner_norm`: of the heads' outputs before the last matrix. `branch`: the next block reads the state that
-    this one reads, and both are added (`spec.branches`). `k_is_v`: values are the keys before norm and rope, so `qkv`
-    has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights.
+    scores (ALiBi, in an encoder on both sides). `inner_norm`: of the heads' outputs before the last matrix. `branch`:
+    the next block reads the state that this one reads, and both are added (`spec.branches`). `k_is_v`: values are the
+    keys before norm and rope, so `qkv` has no rows of theirs; `v_norm`: each head's value over its root mean square,
+    without weights.
 
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
     of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of

@@ -50,6 +50,7 @@ SILENT = {
     *("_sliding_window_pattern", "pretraining_tp", "sinusoidal_pos_embds", "problem_type", "output_past"),
     *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj", "chunk_size_feed_forward"),
     "legacy",  # of DeBERTa's head over the vocabulary
+    *("emb_pooler", "router_aux_loss_coef", "model_max_length"),
 }
 
 
