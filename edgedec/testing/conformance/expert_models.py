@@ -37,7 +37,7 @@ EXPERT_MODELS: dict[str, ModelSpec] = {
         "sums normed twice",
         (replace(HEADS, norm="none", after="layer", again="layer"), replace(PLAIN, sum_bias=True, after="layer")),
         (replace(HEADS, window=7, after="rms", again="rms"), replace(MOE, sum_bias=True, shared_size=16)),
-        (replace(HEADS, norm="none", post_norm="rms", after="layer", again="rms"), Mlp(96, after="rms")),
+        (replace(HEADS, post_norm="rms", after="layer", again="rms"), Mlp(96, after="rms")),
     ),
     "experts by sparsemixer": spec_of(
         "experts by sparsemixer",
