@@ -117,6 +117,8 @@ MODELS |= {
         | {"embedding_size": 24, "hidden_act": "relu"},
     ),
     "deberta-c2p": ("DebertaV2Model", V3 | {"pos_att_type": ["c2p"], "share_att_key": False, "position_buckets": 9}),
+    # Beside the first layer a convolution.
+    "deberta-conv": ("DebertaV2Model", V3 | {"conv_kernel_size": 5, "conv_groups": 3, "conv_act": "gelu"}),
     "deberta-p2c": ("DebertaV2Model", V3 | {"pos_att_type": ["p2c"], "max_relative_positions": 44}),
 }
 

@@ -54,6 +54,13 @@ SILENT = {
 }
 
 
+# One of each arithmetic.
+FEW = [
+    *("bert", "mpnet", "modernbert", "electra", "embedding-gemma", "deberta"),
+    *("jina2", "jina2-code", "neobert", "nomic-moe"),
+]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Bundles by model and weight format, each exported once."""
@@ -95,7 +102,7 @@ def test_an_encoder_computes_what_transformers_does(made: Any, name: str, engine
 
 
 @pytest.mark.parametrize("weights", ["f16", "int8", "int4"])
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert", "electra", "embedding-gemma", "deberta"])
+@pytest.mark.parametrize("name", FEW)
 def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
     bundle, expected = made(name, weights), golden(name).found.mean(axis=0)
     for engine in ("reference", "native"):
@@ -107,8 +114,8 @@ def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "native") for name in ("bert", "mpnet", "modernbert", "qwen3-score", "deberta", "deberta-plain")]
-    + [("bert", "reference"), ("deberta", "reference")],
+    [(name, "native") for name in (*FEW, "qwen3-score", "deberta-plain")]
+    + [(name, "reference") for name in ("bert", "deberta", "jina2")],
 )
 def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, engine: str) -> None:
     bundle = made(name, "int8")
@@ -125,7 +132,7 @@ def test_instruction_sets_give_the_same_bytes(made: Any) -> None:
     from edgedec.kernels import cpu
     from edgedec.runtimes.native import NativeRuntime
 
-    for name in ("mpnet", "modernbert", "deberta"):
+    for name in ("mpnet", "modernbert", "deberta", "jina2-code", "nomic-moe"):
         bundle = made(name, "int8")
         isas = [isa for isa, runs in cpu.loader.isas().items() if runs]
         found = {}
