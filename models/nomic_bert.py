@@ -11,7 +11,7 @@ from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader
 from edgedec.models._rope_encoders import RopeEncoderShape, rope_encoder
-from edgedec.spec import ModelSpec, Moe
+from edgedec.spec import Mlp, ModelSpec, Moe
 
 FACTS = ArchitectureFacts(e.IGNORED, prefixes=("nomic_bert.", "bert."), encodes=True)
 SHAPE = RopeEncoderShape(1000.0, True, "silu", False, False, False, "NomicBertForSequenceClassification", types=2)
@@ -89,6 +89,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     used, bias = r.whole("moe_top_k"), r.flag("experts_bias", True)
     found = rope_encoder(r, context, MIXED)
     attention, mlp = found.layers[0]
+    assert isinstance(mlp, Mlp)
     moe = Moe(experts, used, mlp.inner_size, normalize=False, gated=False, sum_bias=bias, activation=mlp.activation,
               norm="none", after="layer")  # fmt: skip
     layers = [(attention, moe if i % every == 1 else mlp) for i in range(found.n_layers)]
@@ -113,7 +114,7 @@ def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     outer = e.embeddings(0) | e.heads_of("classifier.dense", "classifier.out_proj")
     outer |= {"entry_norm": (Part("emb_ln.weight"),), "entry_norm_bias": (Part("emb_ln.bias"),)}
     moe = next((block for block in spec.blocks if isinstance(block, Moe)), None)
-    return e.placed(spec, "encoder.layers.", ATTENTION, MLP, outer, moe and _experts(moe))
+    return e.placed(spec, "encoder.layers.", ATTENTION, MLP, outer, _experts(moe) if moe else None)
 
 
 def _experts(moe: Moe) -> e.Places:

@@ -26,7 +26,7 @@ def normed(x: Array, kind: Norm, weight: Array | None, bias: Array | None, eps: 
 
 
 def convolved(x: Array, weight: Array, bias: Array, groups: int) -> Array:
-    """Each row's neighbours on both sides and itself [n, channels], through weight [channels * channels / groups, size];
+    """x [n, channels], each row with its neighbours on both sides through weight [channels * channels / groups, size];
     beyond the text all is zero."""
     n, (channels, size) = len(x), (x.shape[1], weight.shape[1])
     beyond = ((size // 2, size // 2), (0, 0))

@@ -114,7 +114,7 @@ def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "native") for name in (*FEW, "qwen3-score", "deberta-plain")]
+    [(name, "native") for name in (*FEW, "qwen3-score", "deberta-plain", "deberta-conv")]
     + [(name, "reference") for name in ("bert", "deberta", "jina2")],
 )
 def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, engine: str) -> None:
