@@ -201,8 +201,7 @@ class Reference:
             streams.add(y)
             return x
         before, x = x, w.norm(branches.add(b, x, y, w), block.after, "after_norm")
-        if isinstance(block, Attention) and block.again != "none":
-            x = w.norm(before + x, block.again, "again_norm")
+        x = x if getattr(block, "again", "none") == "none" else w.norm(before + x, block.again, "again_norm")
         if isinstance(block, Laurel):
             return x * np.float32(block.scale)
         return x * w.get("state_scale") if scales_state(block) else x
