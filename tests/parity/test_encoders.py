@@ -161,6 +161,16 @@ def test_every_fact_of_a_config_counts(tmp_path: Path, name: str) -> None:
     assert len(tried) > 4
 
 
+@pytest.mark.parametrize(("name", "gated"), [("jina2-plain", False), ("jina2-code", True)])
+def test_the_feed_forward_that_jina_s_configs_leave_out(tmp_path: Path, name: str, gated: bool) -> None:
+    """Each of the two implementations has its own usual one."""
+    of = golden(name)
+    folder = encoders_golden.write(tmp_path / "checkpoint", of.config, of.tensors)
+    without = {key: value for key, value in of.config.items() if key != "feed_forward_type"}
+    assert _facts(folder, without) == _facts(folder, of.config)
+    assert _facts(folder, of.config)[0].layers[0][1].gated is gated
+
+
 def _other(value: Any) -> Any:
     """Another value of the same kind."""
     match value:
