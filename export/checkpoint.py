@@ -69,12 +69,19 @@ class Checkpoint:
 
     def spec(self, context: int | None = None) -> ModelSpec:
         """What the config describes, and sentence-transformers' modules after it."""
-        return self.modules.applied(architecture(self.config).spec(self.config, context))
+        return self.modules.applied(architecture(self.config).spec(self._shown, context))
+
+    @property
+    def _shown(self) -> dict[str, Any]:
+        """The config with what only the tensors show."""
+        facts = architecture(self.config).FACTS
+        there = {prefix + name: key for name, key in facts.shown for prefix in ("", *facts.prefixes)}
+        return self.config | {key: True for name, key in there.items() if name in self.tensors}
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
-        found = model.weights(spec, self.config)
+        found = model.weights(spec, self._shown)
         if spec.output is not None and spec.output.kind == "terms":
             found |= terms_sources(model.FACTS.terms)
         found |= {name: source for name, source in self.modules.sources.items() if name in spec.tensors()}

@@ -129,7 +129,8 @@ class ArchitectureFacts:
     """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
     need; diffusion: of a diffusion language model; prefixes: of names in checkpoints that were saved with a head, where
     `weights` has none; encodes: it is of text encoders only; terms: the dense layer, the norm and the bias of its head
-    over the vocabulary; renames: parts of names and what stands in a checkpoint that lacks the name."""
+    over the vocabulary; renames: parts of names and what stands in a checkpoint that lacks the name; shown: tensors of
+    a checkpoint, and the entries of its config that they make true."""
 
     ignored: tuple[str, ...] = ()
     diffusion: Fills | None = None
@@ -137,6 +138,7 @@ class ArchitectureFacts:
     encodes: bool = False
     terms: tuple[str, str, str] | None = None
     renames: tuple[tuple[str, str], ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()
 
 
 # Names that configs have for a file: those with capitals, and one that other libraries use for LLaDA-MoE.
@@ -165,6 +167,8 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     name = config.get("model_type")
     if name is None and config.get("architectures") == ["MiniCPMForCausalLM"]:
         name = "minicpm"  # configs of BlockFFN name the class alone
+    if name == "bert" and config.get("position_embedding_type") == "alibi":
+        name = "jina_bert_v2"  # whose configs have BERT's type
     if name == "llada" and config.get("num_experts"):
         name = "llada_moe"  # as its authors publish it
     if not isinstance(name, str):

@@ -41,14 +41,16 @@ class BertSizes(TypedDict):
     causal: bool
 
 
-def bert_sizes(r: ConfigReader, hidden: str = "hidden_size", eps: float | None = None) -> BertSizes:
-    """eps: of norms, where the config has none."""
+def bert_sizes(
+    r: ConfigReader, hidden: str = "hidden_size", eps: float | None = None, positions: str = "absolute"
+) -> BertSizes:
+    """eps: of norms, where the config has none; positions: the only type of these that will do."""
     read_always(r)
     for key in ("is_decoder", "add_cross_attention"):
         if r.flag(key, False):
             raise r.fail(key, "is set: a decoder of this type is not an encoder")
-    if r.text("position_embedding_type", "absolute") != "absolute":
-        raise r.fail("position_embedding_type", "must be absolute")
+    if r.text("position_embedding_type", "absolute") != positions:
+        raise r.fail("position_embedding_type", f"must be {positions}")
     return BertSizes(
         architecture=r.text("model_type"),
         vocab_size=r.whole("vocab_size"),
@@ -179,12 +181,18 @@ def heads_of(*names: str) -> dict[str, Source]:
 
 
 def placed(
-    spec: ModelSpec, inner: str, attention: Places, mlp: Places, outer: Mapping[str, Source]
+    spec: ModelSpec,
+    inner: str,
+    attention: Places,
+    mlp: Places,
+    outer: Mapping[str, Source],
+    experts: Places | None = None,
 ) -> dict[str, Source]:
     """Every tensor of `spec`: those of blocks within `inner` + the layer's number, the others by `outer`."""
     found = {name: source for name, source in outer.items() if name in spec.tensors()}
+    by_kind = {"attention": attention, "mlp": mlp, "moe": experts or {}}
     for b, block in enumerate(spec.blocks):
-        where, places = f"{inner}{spec.layer_of(b)}.", attention if isinstance(block, Attention) else mlp
+        where, places = f"{inner}{spec.layer_of(b)}.", by_kind[block.kind]
         for tensor in block.tensors(spec.hidden_size):
             parts = (Part(path) if isinstance(path, str) else path for path in places[tensor])
             found[f"blocks.{b}.{tensor}"] = tuple(_within(where, part) for part in parts)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from edgedec.models import ArchitectureFacts, Part, Source, Through
 from edgedec.models import _encoders as e
 from edgedec.models._common import ConfigReader, activation, finish, require_supported
-from edgedec.spec import Attention, Dense, ModelSpec, Output
+from edgedec.spec import Attention, Dense, EncoderEntry, ModelSpec, Output
 from edgedec.spec.encoder import Squash, squash_of
 
 # Tables of positions that no row reads, and heads of pretraining; those that a model does read are no longer ignored.
@@ -37,11 +37,8 @@ ATTENTION: e.Places = {
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader(config)
-    for unused in ("legacy", "conv_act", "conv_groups"):  # of the head over the vocabulary, and of a convolution
-        r.value(unused, None)
+    r.value("legacy", None)  # of the head over the vocabulary
     require_supported(r, {"relative_attention": (True, False)})
-    if r.maybe_whole("conv_kernel_size", 0, least=0):
-        raise r.fail("conv_kernel_size", "is set: a convolution beside the first layer is not supported")
     hidden, length = r.whole("hidden_size"), e.positions(r, context)
     _norm(r)
     r.flag("share_att_key", False)
@@ -56,10 +53,25 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         context_length=length,
         layers=((_relative(r, attention), mlp),) * r.whole("num_hidden_layers"),
         final_norm="none",
-        entry=e.entry(r, positions, types=r.whole("type_vocab_size", 0, least=0)),
+        entry=_convolved(r, e.entry(r, positions, types=r.whole("type_vocab_size", 0, least=0))),
         output=e.score(r, "cls", first) if e.is_score(r, SCORES) else Output(),
     )
     return finish(r, found)
+
+
+def _convolved(r: ConfigReader, entry: EncoderEntry) -> EncoderEntry:
+    """The entry with the convolution that stands beside the first layer, if there is one."""
+    size = r.maybe_whole("conv_kernel_size", 0, least=0) or 0
+    groups, act = r.whole("conv_groups", 1), _squash(r, "conv_act", "tanh")
+    if not size:
+        return entry
+    if size % 2 == 0 or r.whole("hidden_size") % groups:
+        raise r.fail("conv_kernel_size", f"must be odd, found {size}, and conv_groups must divide hidden_size")
+    return replace(entry, conv=size, conv_groups=groups, conv_activation=act)
+
+
+def _squash(r: ConfigReader, key: str, usual: str) -> Squash:
+    return "tanh" if r.text(key, usual) == "tanh" else squash_of(activation(r, key, usual))
 
 
 def _eps(r: ConfigReader) -> float:
@@ -107,14 +119,18 @@ def _pooler(r: ConfigReader, hidden: int) -> Dense:
     """The layer that the first row goes through before the labels."""
     if r.whole("pooler_hidden_size", hidden) != hidden:
         raise r.fail("pooler_hidden_size", f"must be hidden_size, {hidden}")
-    tanh = r.text("pooler_hidden_act", "gelu") == "tanh"
-    act: Squash = "tanh" if tanh else squash_of(activation(r, "pooler_hidden_act", "gelu"))
-    return Dense(hidden, True, act)
+    return Dense(hidden, True, _squash(r, "pooler_hidden_act", "gelu"))
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     r = ConfigReader(config)
     outer = e.embeddings(spec.context_length) | e.heads_of("pooler.dense", "classifier")
+    outer |= {
+        "conv": (Part("encoder.conv.conv.weight", flat=True),),
+        "conv_bias": (Part("encoder.conv.conv.bias"),),
+        "conv_norm": (Part("encoder.conv.LayerNorm.weight"),),
+        "conv_norm_bias": (Part("encoder.conv.LayerNorm.bias"),),
+    }
     if r.whole("embedding_size", spec.hidden_size) != spec.hidden_size:
         wider = Through("embeddings.embed_proj.weight", (0, spec.hidden_size), spec.hidden_size)
         for name in ("embed", "positions", "types"):

@@ -89,6 +89,8 @@ class NativeModel(NativeRecurrent):
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         made.after_norm = self._norm(block.after, f"blocks.{b}.after_norm")
+        again = block.again if isinstance(block, Attention) else "none"
+        made.again_norm = self._norm(again, f"blocks.{b}.again_norm")
         made.joined_norm = self._norm(block.joined if isinstance(block, Moe) else "none", f"blocks.{b}.joined_norm")
         made.state_scale = self._vector(f"blocks.{b}.state_scale")
         if isinstance(block, Laurel):
@@ -277,4 +279,5 @@ class NativeModel(NativeRecurrent):
             more_down=(structs.TensorStruct * 3)(*[self._tensor(prefix + level_name("down", level)) for level in more]),
             **self._matrices(prefix, "down shared_down shared_gate"),
             **self._vectors(prefix, "router_bias router_logit_bias down_bias router_norm expert_scale score_norm"),
+            sum_bias=self._vector(f"{prefix}sum_bias"),
         )

@@ -5,18 +5,22 @@
 torch, by
 
     python tests/encoders_golden.py
+
+Those that transformers has no class for (`OWN`) are computed by `own_encoders`.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+import own_encoders
 from numpy.typing import NDArray
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -113,7 +117,105 @@ MODELS |= {
         | {"embedding_size": 24, "hidden_act": "relu"},
     ),
     "deberta-c2p": ("DebertaV2Model", V3 | {"pos_att_type": ["c2p"], "share_att_key": False, "position_buckets": 9}),
+    # Beside the first layer a convolution.
+    "deberta-conv": ("DebertaV2Model", V3 | {"conv_kernel_size": 5, "conv_groups": 3, "conv_act": "gelu"}),
     "deberta-p2c": ("DebertaV2Model", V3 | {"pos_att_type": ["p2c"], "max_relative_positions": 44}),
+}
+
+
+# ---- of classes that transformers does not have: the models of `own_encoders` -------------------------
+
+JINA2: dict[str, Any] = SIZES | {
+    **{"model_type": "bert", "position_embedding_type": "alibi", "type_vocab_size": 3, "feed_forward_type": "geglu"},
+    **{"architectures": ["JinaBertForMaskedLM"], "pad_token_id": 0, "model_max_length": 44, "emb_pooler": "mean"},
+}
+NEO: dict[str, Any] = {
+    **{"model_type": "neobert", "architectures": ["NeoBERT"], "vocab_size": 101, "hidden_size": 48, "max_length": 44},
+    **{"num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 118, "norm_eps": 1e-2, "dim_head": 16},
+    "pad_token_id": 0,
+}
+NOMIC2: dict[str, Any] = {
+    **{"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101, "n_embd": 48, "n_head": 3},
+    **{"n_layer": 4, "n_inner": 80, "n_positions": 44, "layer_norm_epsilon": 1e-2, "type_vocab_size": 3},
+    **{"activation_function": "gelu", "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True},
+    **{"rotary_emb_base": 70, "num_experts": 5, "moe_every_n_layers": 2, "moe_top_k": 2, "use_rms_norm": None},
+    **{"moe_normalize_expert_weights": False, "num_shared_experts": 0, "router_aux_loss_coef": 0.1},
+}
+
+
+def _named(layers: int, where: str, shapes: dict[str, list[int]], outer: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The tensors of layers, `where` with the layer's number before their names, and those outside."""
+    return {**outer, **{where.format(i) + name: shape for i in range(layers) for name, shape in shapes.items()}}
+
+
+def _both(name: str, rows: int, width: int = 0) -> dict[str, list[int]]:
+    """A matrix, or a norm, and its bias."""
+    return {f"{name}.weight": [rows, width] if width else [rows], f"{name}.bias": [rows]}
+
+
+def _jina2(kind: str, prefix: str = "") -> dict[str, list[int]]:
+    """kind: the feed-forward: that of text, that of code, or BERT's own."""
+    shapes = {**_both("attention.output.dense", 48, 48), **_both("attention.output.LayerNorm", 48)}
+    for name in ("query", "key", "value"):
+        shapes |= _both(f"attention.self.{name}", 48, 48)
+    match kind:
+        case "text":
+            shapes |= {"mlp.gated_layers.weight": [160, 48], **_both("mlp.wo", 48, 80), **_both("mlp.layernorm", 48)}
+        case "code":
+            shapes |= {"mlp.up_gated_layer.weight": [160, 48], **_both("mlp.down_layer", 48, 80)}
+            for name in ("layer_norm_1", "layer_norm_2", "attention.self.layer_norm_q", "attention.self.layer_norm_k"):
+                shapes |= _both(name, 48)
+        case _:
+            shapes |= {**_both("intermediate.dense", 80, 48), **_both("output.dense", 48, 80)}
+            shapes |= _both("output.LayerNorm", 48)
+    outer = {"embeddings.word_embeddings.weight": [101, 48], "embeddings.token_type_embeddings.weight": [3, 48]}
+    outer |= {**_both("embeddings.LayerNorm", 48), **_both("pooler.dense", 48, 48)}
+    found = _named(3, "encoder.layer.{}.", shapes, outer)
+    return {prefix + name: shape for name, shape in found.items()}
+
+
+def _neo(prefix: str = "") -> dict[str, list[int]]:
+    shapes = {"qkv.weight": [144, 48], "wo.weight": [48, 48], "attention_norm.weight": [48], "ffn_norm.weight": [48]}
+    shapes |= {"ffn.w12.weight": [160, 48], "ffn.w3.weight": [48, 80]}
+    outer = {"encoder.weight": [101, 48], "layer_norm.weight": [48]}
+    return {prefix + name: shape for name, shape in _named(3, "transformer_encoder.{}.", shapes, outer).items()}
+
+
+def _nomic2() -> dict[str, list[int]]:
+    both = {**_both("attn.Wqkv", 144, 48), **_both("attn.out_proj", 48, 48), **_both("norm1", 48), **_both("norm2", 48)}
+    dense = {**_both("mlp.fc1", 80, 48), **_both("mlp.fc2", 48, 80)}
+    experts = {"mlp.router.layer.weight": [5, 48], "mlp.experts.bias": [48]}
+    experts |= {"mlp.experts.mlp.w1": [400, 48], "mlp.experts.mlp.w2": [400, 48]}
+    outer = {"embeddings.word_embeddings.weight": [101, 48], "embeddings.token_type_embeddings.weight": [3, 48]}
+    found = _named(4, "encoder.layers.{}.", both, {**outer, **_both("emb_ln", 48)})
+    for i in range(4):
+        found |= {f"encoder.layers.{i}.{name}": shape for name, shape in (experts if i % 2 else dense).items()}
+    return found
+
+
+SCORED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}, "label2id": LABELS["label2id"]}
+# Name: (what computes it, its config, its tensors).
+OWN: dict[str, tuple[Callable[..., NDArray[Any]], dict[str, Any], dict[str, list[int]]]] = {
+    "jina2": (own_encoders.jina_bert, JINA2, _jina2("text")),
+    "jina2-relu": (own_encoders.jina_bert, JINA2 | {"feed_forward_type": "reglu"}, _jina2("text", "bert.")),
+    "jina2-plain": (
+        own_encoders.jina_bert,
+        JINA2 | {"feed_forward_type": "original", "hidden_act": "relu"},
+        _jina2("plain"),
+    ),
+    "jina2-code": (own_encoders.jina_bert, JINA2, _jina2("code")),
+    "jina2-score": (
+        own_encoders.jina_bert,
+        JINA2 | SCORED | {"architectures": ["JinaBertForSequenceClassification"]},
+        _jina2("text", "bert.") | _both("classifier", 3, 48),
+    ),
+    "neobert": (own_encoders.neobert, NEO, _neo()),
+    "neobert-score": (
+        own_encoders.neobert,
+        NEO | SCORED | {"architectures": ["NeoBERTForSequenceClassification"]},
+        _neo("model.") | _both("dense", 48, 48) | _both("classifier", 3, 48),
+    ),
+    "nomic-moe": (own_encoders.nomic_moe, NOMIC2, _nomic2()),
 }
 
 
@@ -133,9 +235,18 @@ def _recipes() -> dict[str, Any]:
 
 
 def golden(name: str) -> Golden:
+    if name in OWN:
+        _, config, tensors = OWN[name]
+        return Golden(config, tensors, _computed(name))
     recipe = _recipes()[name]
     with np.load(GOLDEN / "encoders.npz") as arrays:
         return Golden(recipe["config"], recipe["tensors"], arrays[name])
+
+
+@cache
+def _computed(name: str) -> NDArray[np.float32]:
+    compute, config, tensors = OWN[name]
+    return compute(config, drawn(tensors), TOKENS, TYPES).astype(np.float32)
 
 
 def drawn(tensors: dict[str, list[int]], gemma: bool = False) -> dict[str, NDArray[np.float32]]:

@@ -34,6 +34,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert-score": ("modern-bert", MODERN | UNBIASED),
     "eurobert": ("eurobert", {"hidden_act": "silu", "head_dim": 16}),
     "embedding-gemma": ("gemma-embedding", {"query_pre_attn_scalar": 32}),
+    "jina2": ("jina-bert-v2", {}),
+    "jina2-code": ("jina-bert-v2", {}),
+    "neobert": ("neo-bert", {"intermediate_size": 120}),
+    "neobert-score": ("neo-bert", {"intermediate_size": 120}),
+    "nomic-moe": ("nomic-bert-moe", {"experts_bias": False}),
+}
+# BERT's words for those of other configs.
+_WORDS = {
+    **{"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
+    **{"n_inner": "intermediate_size", "n_positions": "max_position_embeddings", "rotary_emb_base": "rope_theta"},
+    **{"layer_norm_epsilon": "layer_norm_eps", "max_length": "max_position_embeddings"},
 }
 _PREFIX = re.compile(r"^(bert|roberta|distilbert|model|nomic_bert)\.")
 # Of BERT's kin, the tensors that the converter leaves out.
@@ -80,6 +91,8 @@ def _recipe(name: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
     shapes = dict(of.tensors)
     if own.get("norm_bias") is False:
         shapes = {tensor: shape for tensor, shape in shapes.items() if not _BIASES.fullmatch(tensor)}
+    if own.get("experts_bias") is False:
+        shapes = {tensor: shape for tensor, shape in shapes.items() if not tensor.endswith("mlp.experts.bias")}
     if "head_dim" in own:
         shapes = {tensor: _narrow(tensor, shape) for tensor, shape in shapes.items()}
     return of.config | own, shapes
@@ -96,6 +109,19 @@ def metadata_of(name: str) -> dict[str, Any]:
     return facts(_recipe(name)[0], MODELS[name][0])
 
 
+def as_llama_cpp_reads(name: str) -> dict[str, Any]:
+    """The tensors of a model, where llama.cpp takes their rows in another order than the model's authors: NeoBERT's
+    queries, keys and values are not head by head, the gates of Jina's models for code not below the ups."""
+    found = {}
+    for tensor, values in tensors_of(name).items():
+        if name.startswith("neobert") and "attn_qkv" in tensor:
+            heads = _recipe(name)[0]["num_attention_heads"]
+            found[tensor] = values.reshape(heads, 3, -1, values.shape[1]).swapaxes(0, 1).reshape(values.shape)
+        if name == "jina2-code" and "ffn_up" in tensor:
+            found[tensor] = np.roll(values, len(values) // 2, axis=0)
+    return found
+
+
 def _narrow(tensor: str, shape: list[int]) -> list[int]:
     """Heads half as wide, so that all together are as wide as the state."""
     if re.search(r"[qkv]_proj", tensor):
@@ -105,6 +131,7 @@ def _narrow(tensor: str, shape: list[int]) -> list[int]:
 
 def facts(c: dict[str, Any], arch: str) -> dict[str, Any]:
     """The metadata that the converter writes of a config, without the architecture before it."""
+    c = {_WORDS.get(key, key): value for key, value in c.items()}
 
     def first(*keys: str) -> Any:
         return next(c[key] for key in keys if key in c)
@@ -126,6 +153,13 @@ def facts(c: dict[str, Any], arch: str) -> dict[str, Any]:
     else:
         eps = {"distilbert": 1e-12}.get(c["model_type"]) or c.get("layer_norm_eps") or c["norm_eps"]
         found["attention.layer_norm_epsilon"] = float(eps)
+    if arch == "neo-bert":
+        found["attention.layer_norm_rms_epsilon"] = found.pop("attention.layer_norm_epsilon")
+        found |= {"feed_forward_length": int(2 * c["intermediate_size"] / 3), "rope.freq_base": 10000.0}
+        found |= {"rope.scaling.type": "none", "pooling_type": 2}
+    if arch == "nomic-bert-moe":
+        found |= {"expert_count": c["num_experts"], "expert_used_count": c["moe_top_k"]}
+        found |= {"moe_every_n_layers": c["moe_every_n_layers"], "rope.freq_base": float(c["rope_theta"])}
     ropes = c.get("rope_parameters") or {}
     if ropes:
         found["rope.freq_base"] = float(ropes.get("full_attention", ropes)["rope_theta"])
@@ -144,6 +178,7 @@ def facts(c: dict[str, Any], arch: str) -> dict[str, Any]:
 
 def converted(tensors: dict[str, Array], c: dict[str, Any], arch: str) -> dict[str, Array]:
     """The tensors by ggml's names, as llama.cpp wants them."""
+    c = {_WORDS.get(key, key): value for key, value in c.items()}
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, c.get("num_hidden_layers") or c["n_layers"])
     found, offset = dict[str, Array](), c.get("pad_token_id", 0) + 1
@@ -155,6 +190,9 @@ def converted(tensors: dict[str, Array], c: dict[str, Any], arch: str) -> dict[s
             values = values[offset:]
         if re.fullmatch(r"classifier\.(weight|bias)", plain):  # the converter's own name of it
             plain = plain.replace("classifier", "classifier.out_proj")
+        if "experts.mlp." in plain:  # an expert's second matrix is stored as its first one is
+            values = values.reshape(c["num_experts"], c["intermediate_size"], -1)
+            values, plain = values.transpose(0, 2, 1) if plain.endswith("w2") else values, f"{plain}.weight"
         if arch == "gemma-embedding" and plain.endswith("norm.weight"):
             values = values + SHIFT
         stem, _, end = plain.rpartition(".")

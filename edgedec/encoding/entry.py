@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.encoding.numeric import Array, normed
+from edgedec.encoding.numeric import Array, convolved, normed, squashed
 from edgedec.errors import UsageError
 from edgedec.spec import EncoderEntry
 
@@ -33,3 +33,11 @@ class EntryTables:
             x = x + tables["positions"][: len(ids)]
         x = normed(x, entry.norm, tables.get("entry_norm"), tables.get("entry_norm_bias"), self._spec.norm_eps)
         return x @ tables["entry"].T + tables["entry_bias"] if entry.width else x
+
+    def joined(self, entered: Array, x: Array) -> Array:
+        """The state [n, hidden_size] after the convolution beside the first layer: of what entered, and the state x
+        after that layer."""
+        entry, tables = self._entry, self._tables
+        y = convolved(entered, tables["conv"], tables["conv_bias"], entry.conv_groups)
+        y = x + squashed(y, entry.conv_activation)
+        return normed(y, "layer", tables["conv_norm"], tables["conv_norm_bias"], self._spec.norm_eps)

@@ -1,5 +1,5 @@
-"""The arithmetic of an encoder's host side, in float32. Every function treats a row by itself, so a text has the same
-bytes alone and among others."""
+"""The arithmetic of an encoder's host side, in float32. Every function treats a row or a text by itself, so a text has
+the same bytes alone and among others."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def normed(x: Array, kind: Norm, weight: Array | None, bias: Array | None, eps: 
         x = x - x.mean(axis=-1, keepdims=True)
     scaled = x / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(eps)) * weight
     return scaled if bias is None else scaled + bias
+
+
+def convolved(x: Array, weight: Array, bias: Array, groups: int) -> Array:
+    """x [n, channels], each row with its neighbours on both sides through weight [channels * channels / groups, size];
+    beyond the text all is zero."""
+    n, (channels, size) = len(x), (x.shape[1], weight.shape[1])
+    beyond = ((size // 2, size // 2), (0, 0))
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, beyond), size, axis=0)
+    of_groups = seen.reshape(n, groups, -1).transpose(1, 0, 2)
+    matrices = weight.reshape(groups, channels // groups, -1).transpose(0, 2, 1)
+    return (of_groups @ matrices).transpose(1, 0, 2).reshape(n, channels) + bias
 
 
 def squashed(x: Array, kind: Squash) -> Array:

@@ -31,16 +31,26 @@ class TextRunner:
             yield from (self._whole if not self._spec.causal else self._causal)([texts[i] for i in batch])
 
     def _whole(self, texts: Sequence[EncodedText]) -> list[Array]:
-        calls = [self._call(self._text(text)) for text in texts]
-        return [result.hidden[self._last] for result in self._runtime.forward(calls)]
+        rows = [self._text(text) for text in texts]
+        if self._entry is None or self._spec.entry is None or not self._spec.entry.conv:
+            return self._run(rows, range(self._spec.n_blocks))
+        first = len(self._spec.layers[0])
+        entered = [one.embeddings for one in rows if one.embeddings is not None]
+        joined = map(self._entry.joined, entered, self._run(rows, range(first)))
+        if first == self._spec.n_blocks:
+            return list(joined)
+        return self._run([Rows.text(None, state) for state in joined], range(first, self._spec.n_blocks))
+
+    def _run(self, rows: Sequence[Rows], blocks: range) -> list[Array]:
+        """The state of each text's rows after the last of these blocks."""
+        outputs = Outputs(hidden=(blocks[-1],))
+        calls = [Call(one, self._runtime.new_cache(len(one)), blocks, one.embeddings, outputs) for one in rows]
+        return [result.hidden[blocks[-1]] for result in self._runtime.forward(calls)]
 
     def _text(self, text: EncodedText) -> Rows:
         if self._entry is None:
             return Rows.text(np.asarray(text.ids, np.int64))
         return Rows.text(None, self._entry.rows(text.ids, text.types))
-
-    def _call(self, rows: Rows) -> Call:
-        return Call(rows, self._runtime.new_cache(len(rows)), outputs=Outputs(hidden=(self._last,)))
 
     def _causal(self, texts: Sequence[EncodedText]) -> list[Array]:
         """Of rows that see earlier ones only: a chunk of each text in a forward."""

@@ -24,10 +24,11 @@ class Attention:
 
     `qk_norm`: of queries and keys, each head by itself with weights of all ("head") or its own ("heads"), or all heads
     as one row ("full"); `qk_norm_kind`: which norm; `qk_norm_last`: after the rope. `clip`: q, k and v are cut to
-    -clip .. clip first (0: they are not). `slopes`: of each head, times key - query position, added to its scores
-    (ALiBi). `inner_norm`: of the heads' outputs before the last matrix. `branch`: the next block reads the state that
-    this one reads, and both are added (`spec.branches`). `k_is_v`: values are the keys before norm and rope, so `qkv`
-    has no rows of theirs; `v_norm`: each head's value over its root mean square, without weights.
+    -clip .. clip first (0: they are not). `slopes`: of each head, times the distance of key and query, taken from its
+    scores (ALiBi, in an encoder on both sides). `inner_norm`: of the heads' outputs before the last matrix. `branch`:
+    the next block reads the state that this one reads, and both are added (`spec.branches`). `k_is_v`: values are the
+    keys before norm and rope, so `qkv` has no rows of theirs; `v_norm`: each head's value over its root mean square,
+    without weights.
 
     `differential`: heads are pairs, 2i and 2i + 1, whose outputs are subtracted (`spec.differential`); it is the part
     of the second one's factor that is not learned. Queries have half of head_dim values, and a rope turns each half of
@@ -35,7 +36,8 @@ class Attention:
     or buckets of them (`spec.relative`; 0: they are not).
 
     `with_embedding`: the state and the embedding of the row's token, as one row of twice the width, are normed and
-    read. `feeds`: what it makes is read by the next block and not added (`spec.branches`)."""
+    read. `feeds`: what it makes is read by the next block and not added (`spec.branches`). `again`: after the norm
+    `after` the state that the block read is added once more, and that is normed: again(x + after(x + y))."""
 
     n_heads: int
     n_kv_heads: int
@@ -69,6 +71,7 @@ class Attention:
     relative_scores: Literal["c2p", "p2c", "both"] = "both"
     with_embedding: bool = False
     feeds: bool = False
+    again: Norm = "none"
     kind: Literal["attention"] = "attention"
 
     @property
@@ -105,7 +108,7 @@ class Attention:
         shapes = self.matrices(hidden) | norm_tensors(self.embedding_norm, "embedding_norm", hidden)
         shapes |= norm_tensors(self.norm, "norm", 2 * hidden if self.with_embedding else hidden)
         shapes |= norm_tensors(self.post_norm, "post_norm", hidden)
-        shapes |= norm_tensors(self.after, "after_norm", hidden)
+        shapes |= norm_tensors(self.after, "after_norm", hidden) | norm_tensors(self.again, "again_norm", hidden)
         if self.distances:
             shapes["distance"] = (2 * self.distances + 1, self.n_heads)
         if self.sink_logit:
@@ -139,6 +142,8 @@ class Attention:
             raise BundleCorrupt(f"{where}.k_is_v: beside a gate, or an embedding that is read")
         if self.with_embedding and self.embedding_norm != "none":
             raise BundleCorrupt(f"{where}.with_embedding: beside embedding_norm")
+        if self.again != "none" and self.after == "none":
+            raise BundleCorrupt(f"{where}.again: without a norm after the sum")
         if not 0 <= self.clip < inf:
             raise BundleCorrupt(f"{where}.clip: {self.clip} is out of range")
         if self.slopes and (len(self.slopes) != self.n_heads or not all(isfinite(slope) for slope in self.slopes)):

@@ -24,12 +24,19 @@ Squash = Literal["none", "tanh", "silu", "gelu", "gelu_tanh", "relu", "sigmoid",
 class EncoderEntry:
     """What enters the first block: norm(embed[token] + positions[position] + types[type]), and times a matrix with a
     bias if the embedding is narrower than the state. positions, types: rows of the learned tables, 0: none; width: of
-    the embedding, 0: as the state."""
+    the embedding, 0: as the state.
+
+    conv: a convolution beside the first layer, over so many rows with the row's own in the middle (0: none; DeBERTa-v2
+    xlarge): of what enters, e, and the state x after that layer it makes norm(x + activation(conv(e))), a LayerNorm.
+    conv_groups: channels read those of their own group."""
 
     positions: int = 0
     types: int = 0
     norm: Norm = "none"
     width: int = 0
+    conv: int = 0
+    conv_groups: int = 1
+    conv_activation: Squash = "tanh"
 
     def tensors(self, hidden: int) -> Shapes:
         """Its tensors besides `embed`."""
@@ -40,6 +47,9 @@ class EncoderEntry:
         shapes |= norm_tensors(self.norm, "entry_norm", width)
         if self.width:
             shapes |= {"entry": (hidden, width), "entry_bias": (hidden,)}
+        if self.conv:
+            shapes |= {"conv": (hidden * hidden // self.conv_groups, self.conv), "conv_bias": (hidden,)}
+            shapes |= norm_tensors("layer", "conv_norm", hidden)
         return shapes
 
 
@@ -102,6 +112,8 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
         require_sizes(f"{where}.entry", {"positions": entry.positions, "types": entry.types, "width": entry.width}, 0)
         if 0 < entry.positions < spec.context_length:
             raise BundleCorrupt(f"{where}.entry.positions: {entry.positions} of a context of {spec.context_length}")
+    if entry is not None and entry.conv:
+        _check_conv(spec, entry, where)
     if output is not None:
         _check_output(spec, output, where)
     if output is None and not spec.causal:
@@ -123,6 +135,14 @@ def check_encoder(spec: ModelSpec, where: str) -> None:
         raise BundleCorrupt(f"{where}.causal: scores by distance in a decoder")
     if any(block.relative for block in spec.attention.values()) and (spec.causal or spec.context_length > LONGEST):
         raise BundleCorrupt(f"{where}: disentangled attention in a decoder, or of texts of more than {LONGEST} tokens")
+
+
+def _check_conv(spec: ModelSpec, entry: EncoderEntry, where: str) -> None:
+    require_sizes(f"{where}.entry", {"conv": entry.conv, "conv_groups": entry.conv_groups})
+    if entry.conv % 2 == 0 or spec.hidden_size % entry.conv_groups:
+        raise BundleCorrupt(f"{where}.entry.conv: {entry.conv} rows, or {entry.conv_groups} groups of channels")
+    if spec.causal or entry.conv_activation in ("sigmoid", "softmax"):
+        raise BundleCorrupt(f"{where}.entry.conv: in a decoder, or with the activation {entry.conv_activation}")
 
 
 def _check_output(spec: ModelSpec, output: Output, where: str) -> None:

@@ -81,5 +81,5 @@ class LatentAttention(Attention):
 
 _PLAIN = (
     *("softcap", "qk_norm", "qk_norm_kind", "after", "embedding_norm", "distances", "sink_logit", "gate", "clip"),
-    *("slopes", "inner_norm", "k_is_v", "v_norm", "relative", "with_embedding", "feeds"),
+    *("slopes", "inner_norm", "k_is_v", "v_norm", "relative", "with_embedding", "feeds", "again"),
 )

@@ -20,6 +20,8 @@ early_router (SmallThinker, arXiv:2507.20984): the router reads the state as it 
 one, which is attention: over router_norm if there is one, else as it is. Logits of such a state are large, and many
 sigmoids of them may be 1: experts are chosen by logits.
 
+sum_bias (nomic-embed-text-v2-moe): a bias of the sum of a row's experts, whatever their weights.
+
 clamped (gpt-oss): gate and up are cut at LIMIT, up on both sides, and an expert's activation is
 gate * sigmoid(ALPHA * gate) * (up + 1); bias: of the experts' matrices.
 
@@ -81,6 +83,7 @@ class Moe(UpMatrix):
     drop_below: float = 0.0
     protect_from: float = 0.0
     given_by: int = -1
+    sum_bias: bool = False
     activation: Activation = "silu"
     norm: Norm = "rms"
     post_norm: Norm = "none"
@@ -137,6 +140,8 @@ class Moe(UpMatrix):
             shapes["shared_gate"] = (1, hidden)
         if self.logit_bias:
             shapes["router_logit_bias"] = (self.n_experts,)
+        if self.sum_bias:
+            shapes["sum_bias"] = (hidden,)
         if self.bias:
             shapes |= {f"{self.up}_bias": (self.n_experts * self.up_rows,), "down_bias": (self.n_experts * hidden,)}
         return shapes

@@ -46,6 +46,8 @@ WITH_EMBEDDING = "attention over the state and the embedding as one row"
 FEEDS = "blocks whose output only the next one reads"
 HEAD_LAYER = "a layer before the head"
 EARLY_ROUTER = "routers that read the state before attention"
+SUM_BIAS = "a bias of the experts' sum"
+AGAIN = "a state that is added and normed twice"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
@@ -54,7 +56,7 @@ NO_GRAPHS = (
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
+    *(SUM_BIAS, AGAIN, CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
 )
 _KINDS = frozenset(
     (
@@ -77,7 +79,8 @@ def newer(spec: ModelSpec) -> tuple[str, ...]:
 def is_newer(spec: ModelSpec) -> bool:
     """Whether a model has facts or kinds that readers of format 8 do not know."""
     relative = any(block.relative for block in spec.attention.values())  # text encoders only, like `distances`
-    return bool(newer(spec) or _KINDS & set(spec.kinds) or relative)
+    convolved = spec.entry is not None and spec.entry.conv
+    return bool(newer(spec) or _KINDS & set(spec.kinds) or relative or convolved)
 
 
 def _of(block: Block) -> dict[str, Any]:
@@ -104,6 +107,7 @@ def _of(block: Block) -> dict[str, Any]:
             V_NORM: block.v_norm,
             DIFFERENTIAL: block.differential,
             WITH_EMBEDDING: block.with_embedding,
+            AGAIN: block.again != "none",
         }
     if isinstance(block, Moe):
         found |= _of_experts(block)
@@ -115,6 +119,7 @@ def _of(block: Block) -> dict[str, Any]:
 def _of_experts(block: Moe) -> dict[str, Any]:
     return {
         EXPERT_BIAS: block.bias or block.logit_bias,
+        SUM_BIAS: block.sum_bias,
         CLAMPED: block.clamped,
         ROUTER_NORM: block.router_norm,
         EXPERT_SCALE: block.expert_scale,

@@ -48,5 +48,5 @@ _NORMS = ("attention_norm", "output_norm")
 _PLAIN = (
     *("window", "sinks", "softcap", "qk_norm", "qkv_bias", "o_bias", "norm", "post_norm", "after", "embedding_norm"),
     *("distances", "sink_logit", "gate", "qk_norm_kind", "qk_norm_last", "clip", "slopes", "inner_norm", "branch"),
-    *("k_is_v", "v_norm", "relative", "with_embedding", "feeds"),
+    *("k_is_v", "v_norm", "relative", "with_embedding", "feeds", "again"),
 )

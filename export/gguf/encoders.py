@@ -12,11 +12,12 @@ from typing import Literal
 
 from edgedec.bundle.manifest import EncoderFacts
 from edgedec.errors import CheckpointError
-from edgedec.export.gguf.common import MAX_CONTEXT, Config, common, head_dim, pattern, rows
+from edgedec.export.gguf.common import MAX_CONTEXT, Config, common, expert_count, head_dim, pattern, rows
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.ropes import rope_config
 from edgedec.export.sentence_modules import Modules
-from edgedec.models import Part, Source
+from edgedec.models import Part, Source, neobert
+from edgedec.models.jina_bert_v2 import NORMED
 from edgedec.spec import Dense, ModelSpec, Output
 
 # llama.cpp's numbers of poolings; 0 is none, 4 that of scores, which the tensors of the head show.
@@ -106,6 +107,38 @@ def _modern_bert(f: GgufFacts) -> Config:
     }
 
 
+def _jina_bert_v2(f: GgufFacts) -> Config:
+    """Jina v2, of text and of code, whose queries are normed."""
+    if {"cls.weight", "cls.output.weight"} & set(f.file.tensors):
+        raise _no_pooler(f)
+    return _sizes(f, "jina_bert_v2") | {
+        "type_vocab_size": _types(f),
+        "layer_norm_eps": _eps(f),
+        "position_embedding_type": "alibi",
+        "feed_forward_type": "geglu",
+        NORMED: "blk.0.attn_q_norm.weight" in f.file.tensors,
+    }
+
+
+def _nomic_bert_moe(f: GgufFacts) -> Config:
+    """The converter leaves the bias of the experts' sum out."""
+    return _turned(f, "nomic_bert") | {
+        "num_experts": expert_count(f),
+        "moe_top_k": f.whole("expert_used_count", least=1),
+        "moe_every_n_layers": f.whole("moe_every_n_layers", least=1),
+        "experts_bias": False,
+    }
+
+
+def _neo_bert(f: GgufFacts) -> Config:
+    """The width of the feed-forward is two thirds of the config's, in whole eights; the file may have it before."""
+    found, width = _sizes(f, "neobert"), rows(f, "blk.0.ffn_up.weight") // 2
+    if -(-found["intermediate_size"] // neobert.MULTIPLE) * neobert.MULTIPLE != width:
+        raise f.fail(f.name("feed_forward_length"), f"is {found['intermediate_size']}; blk.0.ffn_up.weight has {width}")
+    found |= {"intermediate_size": -(-3 * width // 2), "norm_eps": f.number("attention.layer_norm_rms_epsilon")}
+    return found | rope_config(f, head_dim(f), found["max_position_embeddings"]) | _score(f, "NeoBERT")
+
+
 def _euro_bert(f: GgufFacts) -> Config:
     if f.flag("attention.causal", False):
         raise f.fail(f.name("attention.causal"), CAUSAL)
@@ -133,6 +166,9 @@ def _gemma_embedding(f: GgufFacts) -> Config:
 ENCODERS: Mapping[str, Callable[[GgufFacts], Config]] = {
     "bert": _bert,
     "nomic-bert": lambda f: _turned(f, "nomic_bert"),
+    "nomic-bert-moe": _nomic_bert_moe,
+    "jina-bert-v2": _jina_bert_v2,
+    "neo-bert": _neo_bert,
     "jina-bert-v3": lambda f: _turned(f, "jina_embeddings_v3"),
     "modern-bert": _modern_bert,
     "eurobert": _euro_bert,
@@ -146,10 +182,7 @@ def _score(f: GgufFacts, name: str) -> Config:
     if "cls.output.weight" not in tensors and "cls.weight" not in tensors:
         return {}
     if "cls.weight" not in tensors:
-        raise CheckpointError(
-            f"{f.file.path}: has the scores of a classifier (cls.output) and not the layer before them: llama.cpp's "
-            "converter leaves BERT's pooler out. Export the model's safetensors"
-        )
+        raise _no_pooler(f)
     out = tensors.get("cls.output.weight")
     count = 0 if out is None else 1 if len(out.shape) == 1 else out.shape[0]
     key = f.name("classifier.output_labels")
@@ -158,6 +191,13 @@ def _score(f: GgufFacts, name: str) -> Config:
         raise f.fail(key, f"must be a list of {count} names, one for each row of cls.output.weight")
     labels = {str(i): label for i, label in enumerate(said)}
     return {"architectures": [f"{name}ForSequenceClassification"], "id2label": labels}
+
+
+def _no_pooler(f: GgufFacts) -> CheckpointError:
+    return CheckpointError(
+        f"{f.file.path}: has the scores of a classifier (cls.output) and not the layer before them: llama.cpp's "
+        "converter leaves BERT's pooler out. Export the model's safetensors"
+    )
 
 
 def _pool(f: GgufFacts, key: str, usual: int) -> Literal["mean", "cls", "last"]:

@@ -15,8 +15,8 @@ OUTER = {
     **{"entry_norm": "token_embd_norm.weight", "entry_norm_bias": "token_embd_norm.bias"},
     "types": "token_types.weight",
 }
-# What stands for it in files of LFM2.
-OTHER_OUTER = {"final_norm": "token_embd_norm.weight"}
+# What stands for it in files of NeoBERT and of LFM2.
+OTHER_OUTER = {"final_norm": ("enc.output_norm.weight", "token_embd_norm.weight")}
 # Files of RWKV-7 have values to mix in for the first layer too, which makes them.
 IGNORED = (
     r"blk\.0\.time_mix_v[012]\.weight",
@@ -29,6 +29,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
         "norm": ("attn_norm.weight",),
         "post_norm": ("post_attention_norm.weight",),
         "after_norm": ("attn_output_norm.weight",),
+        "again_norm": ("attn_norm_2.weight",),
         "inner_norm": ("attn_sub_norm.weight",),
         "qkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
         "qkv_bias": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
@@ -53,6 +54,7 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "moe": {
         "norm": ("ffn_norm.weight",),
         "post_norm": ("post_ffw_norm.weight",),
+        "after_norm": ("layer_output_norm.weight",),
         "router": ("ffn_gate_inp.weight",),
         "router_bias": ("exp_probs_b.bias",),
         "router_logit_bias": ("ffn_gate_inp.bias",),
@@ -161,7 +163,8 @@ def named(
     "blocks.7.gate_up" -> blk.3.ffn_gate.weight over blk.3.ffn_up.weight
     """
     there = frozenset(tensors)
-    outer = OUTER | {name: path for name, path in OTHER_OUTER.items() if OUTER[name] not in there and path in there}
+    others = {name: path for name, paths in OTHER_OUTER.items() for path in reversed(paths) if path in there}
+    outer = OUTER | {name: path for name, path in others.items() if OUTER[name] not in there}
     found: dict[str, Source] = {
         name: _outer(spec, name, outer, there, architecture) for name in spec.tensors() if name in outer
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from edgedec.models import Part, Source
-from edgedec.spec import Attention, Block, Delta, LatentAttention, Rwkv7
+from edgedec.models._dense import fused
+from edgedec.spec import Attention, Block, Delta, LatentAttention, Mlp, Rwkv7
 
 # Neighbouring channels of a query or key turn together in these.
 _IN_PAIRS = ("deepseek2",)
@@ -21,8 +22,23 @@ def reordered(block: Block, tensor: str, own: frozenset[str], architecture: str)
         return (Part("time_mix_lerp_fused.weight", flat=True),)
     if isinstance(block, LatentAttention):
         return _of_latent(block, tensor, own, architecture in _IN_PAIRS)
+    if architecture == "neo-bert" and isinstance(block, Attention) and tensor == "qkv":
+        return fused("attn_qkv.weight", block, (block.head_dim, 0, block.head_dim))
+    if architecture == "jina-bert-v2" and isinstance(block, Mlp):
+        return _of_jina(block, tensor, own)
     if isinstance(block, Attention) and block.gate == "channel" and tensor in ("qkv", "qkv_bias"):
         return _gated(block, "bias" if tensor.endswith("bias") else "weight", own)
+    return None
+
+
+def _of_jina(block: Mlp, tensor: str, own: frozenset[str]) -> Source | None:
+    """Jina v2's first matrices have no bias. Of the models for code, whose layers have one norm more, the gates lie
+    below the ups, as in the checkpoint; llama.cpp takes the upper half for the gates there too."""
+    inner, name = block.inner_size, "ffn_up.weight"
+    if tensor == "gate_up_bias":
+        return (Part(name, (0, 2 * inner), ones=True, times=0.0),)
+    if tensor == "gate_up" and "attn_norm_2.weight" in own and "ffn_gate.weight" not in own:
+        return Part(name, (inner, 2 * inner)), Part(name, (0, inner))
     return None
 
 

@@ -12,6 +12,7 @@ from edgedec.export.layout import Layout
 from edgedec.export.onnx import attention, conv, delta, mlp, moe, ssm
 from edgedec.export.onnx.common import capped, ints, norm, scalar
 from edgedec.export.onnx.layout import CallInputs
+from edgedec.spec import Attention
 from edgedec.spec.branches import first_beside
 
 MODEL = "model"
@@ -58,11 +59,15 @@ def write_whole_model(folder: Path, layout: Layout, kv: str, name: str = MODEL, 
 
 
 def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs, read: str = "") -> str:
-    """Block b: hidden -> after(hidden + post_norm(f(norm(read)))). read: the state that it reads, if not hidden."""
+    """Block b: hidden -> after(hidden + post_norm(f(norm(read)))), and again(hidden + that) of a block with `again`.
+    read: the state that it reads, if not hidden."""
     facts, p, eps = layout.spec.blocks[b], f"blocks.{b}", layout.spec.norm_eps
     y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, read or x, f"{p}.norm", eps), step)
     summed = g.node("Add", [x, norm(g, facts.post_norm, y, f"{p}.post_norm", eps)], out=f"{p}.out")
-    return norm(g, facts.after, summed, f"{p}.after_norm", eps)
+    made = norm(g, facts.after, summed, f"{p}.after_norm", eps)
+    if not isinstance(facts, Attention) or facts.again == "none":
+        return made
+    return norm(g, facts.again, g.node("Add", [x, made]), f"{p}.again_norm", eps)
 
 
 def blocks_of(g: Graph, layout: Layout, blocks: Iterable[int], x: str, step: CallInputs) -> str:

@@ -27,6 +27,8 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
         chosen, dense = _tables(g, logits, experts, weights, p)
     y = _shared(g, block, rows, p) if block.shared_size else filled(g, rows, 0.0)
     y = _experts(g, block, hidden, p, chosen, dense, y)
+    if block.sum_bias:
+        y = g.node("Add", [y, g.vector(f"{p}.sum_bias")])
     return g.reshaped(y, [1, -1, hidden])
 
 

@@ -37,7 +37,7 @@ struct ed_attention {
   const float* distance;  // of texts: [2 distances + 1, heads], added to the scores of keys at -distances .. from the row
   const float* sink_logit;  // [heads]: a score of no token, which has no value; null: none
   const float *q_norm_bias, *k_norm_bias;  // null: q and k are normed by their root mean square, else by LayerNorm
-  const float* slopes;                     // [heads], times key - row position added to scores; null: nothing
+  const float* slopes;                     // [heads], times the distance of key and row taken from scores; null: nothing
   ed_norm inner_norm;                      // of what `o` reads
   float clip;                              // q, k and v are cut to -clip .. clip first; 0: they are not
   int32_t qk_norm_last;                    // 1: q and k by head are normed after the rope
@@ -84,6 +84,7 @@ struct ed_moe {
   const int32_t* levels;                   // [experts], or null: all are of level 0
   ed_tensor more_up[ED_LEVELS - 1], more_down[ED_LEVELS - 1];
   float drop_below, protect_from;
+  const float* sum_bias;    // [hidden], added once to what a row's experts make; or null
   int32_t early, reserved;  // early 1: the router reads the state before the block before this one, by router_norm or as it is
 };
 
@@ -204,6 +205,7 @@ struct ed_block {
   int32_t kind, branch, feeds, reserved;
   ed_norm norm, post_norm, after_norm;  // after_norm: of the state after the sum
   ed_norm joined_norm;       // of the sum of what this block and those beside it add; of the last of them
+  ed_norm again_norm;        // of the state that the block read plus that after after_norm
   const float* state_scale;  // [1], times the state after all that; or null
   int32_t slots_of, values_of;  // values_of: the block whose values an rwkv7 or gmu block, or experts a moe, reads; -1: none
   const ed_attention* attention;

@@ -216,7 +216,7 @@ static Spans vectors(const Sight& all) {
   return {{sinks, rest}};
 }
 
-// ALiBi: what is added to the scores of a query by the positions of keys.
+// ALiBi: what is taken from the scores of a query by the distances of keys, on both sides of it.
 ED_IN void slope(const Work& w, int query, Span span) {
   static const float LANE[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const int row = w.row(query);
@@ -225,13 +225,13 @@ ED_IN void slope(const Work& w, int query, Span span) {
   float* x = w.scores(query);
   if (!w.a.slot_at) {
     for (int k = span.lo; k < span.hi; k += 16) {
-      const vf apart = vadd(vload(LANE), vset((float)(w.base + k - own)));
-      vstore(x + k, vadd(vload(x + k), vmul(vset(by), apart)));
+      const vf apart = vabs(vadd(vload(LANE), vset((float)(w.base + k - own))));
+      vstore(x + k, vadd(vload(x + k), vmul(vset(-by), apart)));
     }
     return;
   }
   for (int k = span.lo; k < min(span.hi, w.sights[query].hi); k++)
-    x[k] += by * (float)(w.a.slot_at[w.a.slot(row, w.base + k)] - own);
+    x[k] += -by * std::fabs((float)(w.a.slot_at[w.a.slot(row, w.base + k)] - own));
 }
 
 // Softcap and bias; -inf where the query does not see; the maximum.

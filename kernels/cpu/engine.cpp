@@ -99,7 +99,7 @@ void Engine::release() {
     shared_ = std::move(shared);
     return;
   }
-  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &fed_, &dense_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &streams_, &streams_gather_, &normed_, &post_, &strip_, &drawn_})
+  for (Buffer<float>* each : {&hidden_, &input_, &input_gather_, &before_, &fed_, &dense_, &gather_, &embeddings_, &embeddings_gather_, &lookups_, &lookups_gather_, &streams_, &streams_gather_, &normed_, &post_, &strip_, &drawn_})
     *each = {};
   best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
   draws_of_.assign(pool_.size(), {});
@@ -217,9 +217,11 @@ void Engine::run_block(int block) {
   point_input(block);
   if (blocks_[block].branch && !beside(block) && joined(block)) begin_sum();
   feed(block);
+  keep_before(blocks_[block].again_norm);
   made_[block]->run(call_);
   if (blocks_[block].joined_norm.kind != NO_NORM) join(blocks_[block].joined_norm);
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
+  norm_again(blocks_[block].again_norm);
   if (blocks_[block].state_scale) scale_states(*blocks_[block].state_scale);
   for (const SequenceRows& s : call_.sequences)
     keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden,
@@ -303,6 +305,21 @@ void Engine::norm_states(const ed_norm& norm) {
       norm_row(norm, row, row);
     }
   });
+}
+
+// The states of the call's rows before a block that adds them twice.
+void Engine::keep_before(const ed_norm& norm) {
+  if (norm.kind == NO_NORM) return;
+  const size_t size = (size_t)call_.rows * model_.hidden;
+  before_.need(size);
+  std::memcpy(before_.p, call_.hidden, 4 * size);
+}
+
+// These added to the states of the call's rows, and the sums normed.
+void Engine::norm_again(const ed_norm& norm) {
+  if (norm.kind == NO_NORM) return;
+  kernels_.add(before_.p, call_.rows * model_.hidden, call_.hidden);
+  norm_states(norm);
 }
 
 // The sequences that a block runs on, and where their rows lie side by side: where they are, or gathered.

@@ -180,6 +180,8 @@ class Engine {
   bool fed(int block) const { return block > 0 && blocks_[block - 1].feeds; }
   void feed(int block);
   void norm_states(const ed_norm& norm);
+  void keep_before(const ed_norm& norm);
+  void norm_again(const ed_norm& norm);
   bool joined(int block) const;
   void begin_sum();
   void join(const ed_norm& norm);
@@ -236,7 +238,7 @@ class Engine {
   int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any logsum or entropy is requested
 
-  Buffer<float> hidden_, input_, input_gather_, fed_, dense_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, streams_, streams_gather_, normed_, post_, strip_, drawn_;
+  Buffer<float> hidden_, input_, input_gather_, before_, fed_, dense_, gather_, embeddings_, embeddings_gather_, lookups_, lookups_gather_, streams_, streams_gather_, normed_, post_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]

@@ -195,7 +195,7 @@ struct Attention {
   const float* relative = nullptr;  // [rows, heads, relative_stride], added to the scores of keys of a text; null: nothing
   int64_t relative_stride = 0;
   const float* sink_logit = nullptr;  // [heads]: a score of no token, which has no value; null: none
-  const float* slopes = nullptr;  // [heads], times position of a key - that of the row added to its scores; null: nothing
+  const float* slopes = nullptr;  // [heads], times the distance of a key from the row taken from its scores; null: nothing
   const int64_t* row_at = nullptr;  // [rows], the positions of rows, where there are slopes
   const int64_t* slot_at = nullptr;  // [length + rows of the tree], those of keys; null: positions are ranks
 

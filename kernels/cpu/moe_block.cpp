@@ -116,6 +116,8 @@ class MoeBlock : public Block {
     activate();
     multiply([](const Part& p) { return p.down.groups(); }, &MoeBlock::down);
     combine(call.rows);
+    for (int r = 0; m_.sum_bias && r < call.rows; r++)
+      engine_.kernels().add(m_.sum_bias, engine_.hidden(), s_.sum.p + (size_t)r * engine_.hidden());
     engine_.add_residual(call, block_, s_.sum.p);
   }
 

@@ -64,6 +64,7 @@ class MoeStruct(CStruct):
         (c_void_p, "router_bias router_logit_bias gate_up_bias down_bias router_norm expert_scale score_norm levels"),
         (TensorStruct * 3, "more_up more_down"),
         (c_float, "drop_below protect_from"),
+        (c_void_p, "sum_bias"),
         (c_int32, "early reserved"),
     )
 
@@ -162,7 +163,9 @@ class PreRouterStruct(CStruct):
 
 class BlockStruct(CStruct):
     _fields_ = [
-        *fields((c_int32, "kind branch feeds reserved"), (NormStruct, "norm post_norm after_norm joined_norm")),
+        *fields(
+            (c_int32, "kind branch feeds reserved"), (NormStruct, "norm post_norm after_norm joined_norm again_norm")
+        ),
         *fields((c_void_p, "state_scale"), (c_int32, "slots_of values_of")),
         ("attention", POINTER(AttentionStruct)),
         ("mlp", POINTER(MlpStruct)),

@@ -71,11 +71,11 @@ class Step:
         return self._biases[key]
 
     def apart(self, b: int) -> Any:
-        """The position of each slot less that of each row, to bind: float32 [1, 1, rows, slots]."""
+        """The distance of each slot from each row, negative, to bind: float32 [1, 1, rows, slots]."""
         key = (-1 if self.shared else b, -1)
         if key not in self._biases:
             keys = np.concatenate([self.cache.positions(b), self.rows.positions])
-            apart = (keys[None, :] - self.rows.positions[self.rows.first :, None]).astype(np.float32)
+            apart = -np.abs(keys[None, :] - self.rows.positions[self.rows.first :, None]).astype(np.float32)
             if self.shift(b):
                 apart = np.concatenate([np.zeros((len(apart), 1), np.float32), apart], axis=1)
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(apart[None, None]))

@@ -200,7 +200,8 @@ class Reference:
         if isinstance(block, Lookup) and block.streams:
             streams.add(y)
             return x
-        x = w.norm(branches.add(b, x, y, w), block.after, "after_norm")
+        before, x = x, w.norm(branches.add(b, x, y, w), block.after, "after_norm")
+        x = x if getattr(block, "again", "none") == "none" else w.norm(before + x, block.again, "again_norm")
         if isinstance(block, Laurel):
             return x * np.float32(block.scale)
         return x * w.get("state_scale") if scales_state(block) else x

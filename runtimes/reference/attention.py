@@ -100,7 +100,7 @@ def disentangled(block: Attention, w: BlockWeights, q: Array, k: Array, position
 
 def sloped(block: Attention, positions: NDArray[np.int64], keys: NDArray[np.int64]) -> Array:
     """What ALiBi adds to the scores [n_heads, n, slots] of keys at the positions `keys`."""
-    apart = (keys[None, :] - positions[:, None]).astype(np.float32)
+    apart = -np.abs(keys[None, :] - positions[:, None]).astype(np.float32)
     return np.array(block.slopes, np.float32)[:, None, None] * apart
 
 

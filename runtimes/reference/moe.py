@@ -23,7 +23,8 @@ def run(
     for expert in np.unique(experts[experts >= 0]):
         rows, place = np.nonzero(experts == expert)
         y[rows] += weights[rows, place, None] * through_expert(block, w, x[rows], int(expert))
-    return y + _shared(block, w, x) if block.shared_size else y
+    y = y + _shared(block, w, x) if block.shared_size else y
+    return y + w.get("sum_bias") if block.sum_bias else y
 
 
 def experts_of(

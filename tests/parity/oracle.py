@@ -66,6 +66,9 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
             total = x + normed(spec, block.joined, own, "joined_norm", beside)
         x = total = total * own("state_scale") if getattr(block, "state_scale", False) else total
         x = total = total * block.scale if isinstance(block, Laurel) else total
+        x = total = normed(spec, block.after, own, "after_norm", x)
+        if getattr(block, "again", "none") != "none":
+            x = total = normed(spec, block.again, own, "again_norm", before + x)
         beside = np.zeros_like(x)
     x, layer = normed(spec, spec.final_norm, get, "final_norm", x), spec.head_layer
     if layer is not None:
@@ -338,6 +341,7 @@ def moe(spec: ModelSpec, block: Moe, get: Get, x: Array, routed: Array, given: A
             y = get(second).reshape(-1, hidden, block.inner_size)[place(block, expert)] @ inner
             y = y + (get("down_bias")[downs] if block.bias else 0.0)
             out[row] += block.scale * weight * y
+        out[row] += get("sum_bias") if block.sum_bias else 0.0
     if block.shared_size:
         gate = 1 / (1 + np.exp(-x @ get("shared_gate").T)) if block.shared_gate else 1.0
         out += gate * (np.stack([activated(up) for up in x @ get(block.shared_up).T]) @ get("shared_down").T)

@@ -27,7 +27,7 @@ from edgedec.spec import Attention
 from edgedec.spec.relative import relative_rows
 
 PLAIN = Attention(2, 2, 16, 0.1, rope=None, relative=8, relative_far=20)
-NAMES = ("deberta", "deberta-plain", "deberta-c2p", "deberta-p2c")
+NAMES = ("deberta", "deberta-plain", "deberta-c2p", "deberta-p2c", "deberta-conv")
 
 
 def bundle_of(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]], *, check: bool = True) -> Bundle:
@@ -60,6 +60,35 @@ def test_texts_of_any_length_are_what_transformers_makes_of_them(tmp_path: Path,
             np.testing.assert_allclose(states(bundle, engine, EncodedText(ids, types)), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_convolution_stands_after_the_first_of_any_number_of_layers(tmp_path: Path, layers: int) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    of = golden("deberta-conv")
+    left = {name: shape for name, shape in of.tensors.items() if not name.startswith(f"encoder.layer.{layers}.")}
+    left = {name: shape for name, shape in left.items() if not name.startswith("encoder.layer.2.")}
+    bundle = bundle_of(tmp_path, of.config | {"num_hidden_layers": layers, "conv_act": "tanh"}, left)
+    model = transformers.DebertaV2Model.from_pretrained(tmp_path / "checkpoint").eval()
+    with torch.no_grad():
+        expected = model(torch.tensor([TOKENS])).last_hidden_state[0].numpy()
+    for engine in ("reference", "native"):
+        np.testing.assert_allclose(states(bundle, engine, EncodedText(TOKENS, TYPES)), expected, atol=1e-4)
+
+
+def test_a_bundle_whose_convolution_does_not_fit_is_refused(tmp_path: Path) -> None:
+    of = golden("deberta-conv")
+    spec = bundle_of(tmp_path, of.config, of.tensors).spec
+    assert spec.entry is not None
+    for facts, says in (
+        ({"conv": 4}, "entry.conv: 4 rows, or 3 groups of channels"),
+        ({"conv_groups": 5}, "entry.conv: 5 rows, or 5 groups of channels"),
+        ({"conv_groups": 0}, "conv_groups: 0 is out of range"),
+        ({"conv": 1 << 25}, "conv: 33554432 is out of range"),
+        ({"conv_activation": "softmax"}, "entry.conv: in a decoder, or with the activation softmax"),
+    ):
+        with pytest.raises(BundleCorrupt, match=says):
+            replace(spec, entry=replace(spec.entry, **facts)).check("spec")  # type: ignore[arg-type]
+
+
 def test_long_texts_of_many_pieces_are_the_reference_s(tmp_path: Path) -> None:
     """Texts of several chunks of keys, whose pieces of rows are not whole."""
     of = golden("deberta")
@@ -80,6 +109,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("deberta", {"pos_att_type": ["p2c"]}),
     ("deberta", {"layer_norm_eps": 1e-7}),
     ("deberta", {"num_attention_heads": 2}),
+    ("deberta-conv", {"conv_act": "tanh"}),
     ("deberta-plain", {"hidden_act": "gelu"}),
     ("deberta-score", {"pooler_hidden_act": "relu"}),
 ]
@@ -99,7 +129,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("deberta-plain", {"type_vocab_size": 0}, "token_type_embeddings.weight: .* is not part of"),
     ("deberta", {"position_biased_input": True}, "position_embeddings.weight: missing"),
     ("deberta", {"relative_attention": False}, "relative_attention is False; supported is True only"),
-    ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size is set: a convolution beside the first layer"),
+    ("deberta", {"conv_kernel_size": 3}, "encoder.conv.conv.weight: missing"),
+    ("deberta-conv", {"conv_kernel_size": 0}, "encoder.conv.LayerNorm.bias: .* is not part of"),
+    ("deberta-conv", {"conv_kernel_size": 4}, "conv_kernel_size must be odd, found 4"),
+    ("deberta-conv", {"conv_groups": 5}, "conv_groups must divide hidden_size"),
+    ("deberta-conv", {"conv_act": "softmax"}, "conv_act 'softmax' is not supported"),
+    ("deberta-conv", {"conv_groups": 2}, "conv has shape .768, 5., expected .1152, 5."),
     ("deberta", {"pos_att_type": "c2p|p2p"}, "pos_att_type 'c2p.p2p' is not supported; known: c2p, p2c and both"),
     ("deberta", {"pos_att_type": None}, "pos_att_type .* is not supported"),
     ("deberta", {"norm_rel_ebd": "batch"}, "norm_rel_ebd 'batch' is not supported"),

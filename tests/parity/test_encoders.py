@@ -9,7 +9,7 @@ from typing import Any
 import encoders_golden
 import numpy as np
 import pytest
-from encoders_golden import MODELS, TOKENS, TYPES, golden
+from encoders_golden import MODELS, OWN, TOKENS, TYPES, golden
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
@@ -22,7 +22,7 @@ from edgedec.export.exporter import ExportOptions, export
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
 
 TEXT = EncodedText(TOKENS, TYPES)
-NAMES = sorted(name for name in MODELS if not name.endswith("-terms"))
+NAMES = sorted(name for name in (*MODELS, *OWN) if not name.endswith("-terms"))
 NOTHING = Outputs()
 # Keys that change no arithmetic of a text: what says how to read the rest, training, and what other heads need.
 SILENT = {
@@ -50,7 +50,15 @@ SILENT = {
     *("_sliding_window_pattern", "pretraining_tp", "sinusoidal_pos_embds", "problem_type", "output_past"),
     *("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj", "chunk_size_feed_forward"),
     "legacy",  # of DeBERTa's head over the vocabulary
+    *("emb_pooler", "router_aux_loss_coef", "model_max_length"),
 }
+
+
+# One of each arithmetic.
+FEW = [
+    *("bert", "mpnet", "modernbert", "electra", "embedding-gemma", "deberta"),
+    *("jina2", "jina2-code", "neobert", "nomic-moe"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +102,7 @@ def test_an_encoder_computes_what_transformers_does(made: Any, name: str, engine
 
 
 @pytest.mark.parametrize("weights", ["f16", "int8", "int4"])
-@pytest.mark.parametrize("name", ["bert", "mpnet", "modernbert", "electra", "embedding-gemma", "deberta"])
+@pytest.mark.parametrize("name", FEW)
 def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
     bundle, expected = made(name, weights), golden(name).found.mean(axis=0)
     for engine in ("reference", "native"):
@@ -106,8 +114,8 @@ def test_fewer_bits_stay_near(made: Any, name: str, weights: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "native") for name in ("bert", "mpnet", "modernbert", "qwen3-score", "deberta", "deberta-plain")]
-    + [("bert", "reference"), ("deberta", "reference")],
+    [(name, "native") for name in (*FEW, "qwen3-score", "deberta-plain", "deberta-conv")]
+    + [(name, "reference") for name in ("bert", "deberta", "jina2")],
 )
 def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, engine: str) -> None:
     bundle = made(name, "int8")
@@ -124,7 +132,7 @@ def test_instruction_sets_give_the_same_bytes(made: Any) -> None:
     from edgedec.kernels import cpu
     from edgedec.runtimes.native import NativeRuntime
 
-    for name in ("mpnet", "modernbert", "deberta"):
+    for name in ("mpnet", "modernbert", "deberta", "jina2-code", "nomic-moe"):
         bundle = made(name, "int8")
         isas = [isa for isa, runs in cpu.loader.isas().items() if runs]
         found = {}
@@ -151,6 +159,16 @@ def test_every_fact_of_a_config_counts(tmp_path: Path, name: str) -> None:
         counts = _facts(folder, without) != whole or _facts(folder, without | {key: _other(of.config[key])}) != whole
         assert counts, f"{key} {of.config[key]!r} is not read"
     assert len(tried) > 4
+
+
+@pytest.mark.parametrize(("name", "gated"), [("jina2-plain", False), ("jina2-code", True)])
+def test_the_feed_forward_that_jina_s_configs_leave_out(tmp_path: Path, name: str, gated: bool) -> None:
+    """Each of the two implementations has its own usual one."""
+    of = golden(name)
+    folder = encoders_golden.write(tmp_path / "checkpoint", of.config, of.tensors)
+    without = {key: value for key, value in of.config.items() if key != "feed_forward_type"}
+    assert _facts(folder, without) == _facts(folder, of.config)
+    assert _facts(folder, of.config)[0].layers[0][1].gated is gated
 
 
 def _other(value: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 import edgedec
 from edgedec.bundle import Bundle
+from edgedec.encoding.numeric import convolved
 from edgedec.encoding.runner import batches
 from edgedec.errors import CheckpointError, EdgedecError, UsageError
 from edgedec.export.exporter import ExportOptions, export
@@ -273,6 +274,22 @@ def test_many_short_texts_beside_a_long_one(make: Make) -> None:
     found = model.embed(texts)
     assert len({vector.tobytes() for vector in found}) == 2
     assert found[3000].tobytes() != found[0].tobytes()
+
+
+@pytest.mark.parametrize(("n", "size", "groups"), [(1, 5, 1), (2, 5, 2), (7, 3, 3), (9, 1, 6)])
+def test_a_convolution_sums_over_neighbours(n: int, size: int, groups: int) -> None:
+    rng = np.random.default_rng(n)
+    x, bias = rng.standard_normal((n, 6)).astype(np.float32), rng.standard_normal(6).astype(np.float32)
+    own = 6 // groups
+    weight = rng.standard_normal((6, own, size)).astype(np.float32)
+    expected = np.tile(bias, (n, 1)).astype(np.float64)
+    for row in range(n):
+        for out in range(6):
+            for tap in range(size):
+                at, first = row + tap - size // 2, out // own * own
+                if 0 <= at < n:
+                    expected[row, out] += weight[out, :, tap] @ x[at, first : first + own]
+    np.testing.assert_allclose(convolved(x, weight.reshape(-1, size), bias, groups), expected, atol=1e-5)
 
 
 def test_texts_go_in_batches_of_rows() -> None:

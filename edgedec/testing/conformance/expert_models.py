@@ -33,6 +33,12 @@ EXPERT_MODELS: dict[str, ModelSpec] = {
         (HEADS, replace(PLAIN, router="sigmoid", router_bias=True, groups=3, top_groups=2, activation="relu2")),
         (HEADS, replace(PLAIN, inner_size=32, activation="gelu", bias=True, logit_bias=True)),
     ),
+    "sums normed twice": spec_of(
+        "sums normed twice",
+        (replace(HEADS, norm="none", after="layer", again="layer"), replace(PLAIN, sum_bias=True, after="layer")),
+        (replace(HEADS, window=7, after="rms", again="rms"), replace(MOE, sum_bias=True, shared_size=16)),
+        (replace(HEADS, post_norm="rms", after="layer", again="rms"), Mlp(96, after="rms")),
+    ),
     "experts by sparsemixer": spec_of(
         "experts by sparsemixer",
         (HEADS, replace(MOE, router="sparsemixer", normalize=False, jitter=0.3)),
