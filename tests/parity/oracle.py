@@ -66,6 +66,7 @@ def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
             total = x + normed(spec, block.joined, own, "joined_norm", beside)
         x = total = total * own("state_scale") if getattr(block, "state_scale", False) else total
         x = total = total * block.scale if isinstance(block, Laurel) else total
+        x = total = normed(spec, block.after, own, "after_norm", x)
         beside = np.zeros_like(x)
     x, layer = normed(spec, spec.final_norm, get, "final_norm", x), spec.head_layer
     if layer is not None:
