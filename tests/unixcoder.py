@@ -1,5 +1,5 @@
-"""UniXcoder in torch: transformers' RoBERTa under the masks of the authors' code (microsoft/CodeBERT, unixcoder.py), and
-the embedding as its head.
+"""UniXcoder in torch: transformers' RoBERTa under the masks of the authors' code (microsoft/CodeBERT, unixcoder.py),
+and the embedding as its head.
 
 transformers has no class for its decoder-only mode. Here it gets one, so that the zoo treats it as any other.
 """

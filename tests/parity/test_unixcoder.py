@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_64_greedy_tokens_are_those_of_transformers(folder: Path, theirs: Any, e
 def test_a_target_sees_its_source_as_the_source_sees_itself(folder: Path, theirs: Any, engine: str) -> None:
     """The log-probabilities of a given target, and the first of them after each source of several."""
     model, session = opened(folder, engine), None
-    for text, target in zip(TEXTS, TEXTS[1:], strict=False):
+    for text, target in itertools.pairwise(TEXTS):
         ids, more = [BEGIN, BOTH, END, *ids_of(text), END], ids_of(target)
         with torch.no_grad():
             rows = states(theirs, torch.tensor([[*ids, *more]]), sees(len(ids) + len(more), len(ids)))[0]
