@@ -86,8 +86,8 @@ class Part:
         """The same of tensors under the names that `name` gives."""
         through = None if self.through is None else self.through.renamed(name)
         left, each = (name(one) if one else "" for one in (self.left, self.each))
-        own = {"name": name(self.name), "plus": tuple(map(name, self.plus)), "left": left, "each": each}
-        return replace(self, through=through, **own)
+        plus = tuple(map(name, self.plus))
+        return replace(self, name=name(self.name), through=through, plus=plus, left=left, each=each)
 
     @property
     def moved(self) -> bool:

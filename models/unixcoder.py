@@ -29,8 +29,9 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = ConfigReader({**config, "is_decoder": False})  # the authors' code sets it, for transformers' cache
     length, common = e.positions(r, context, offset(r)), e.bert_sizes(r)
     r.whole("type_vocab_size", 2)
+    common["causal"] = True
     found = ModelSpec(
-        **{**common, "causal": True},
+        **common,
         context_length=length,
         layers=(e.bert_layer(r),) * r.whole("num_hidden_layers"),
         final_norm="none",

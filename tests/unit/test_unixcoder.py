@@ -277,6 +277,22 @@ def test_a_text_has_the_same_bytes_alone_and_among_others(native: edgedec.Model)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
 
 
+def test_rows_of_one_group_have_the_bytes_of_rows_that_list_what_they_see(native: edgedec.Model) -> None:
+    """The native engine takes the first as a text, unless attention sums are wanted; also after committed tokens."""
+    runtime, ids = native.runtime, np.array([BEGIN, ENCODER, END, *ids_of(CODE), END])
+    for before in (0, 5):
+        found = []
+        for wanted in (Outputs(logits=True), Outputs(logits=True, attention=True)):
+            cache = runtime.new_cache(64)
+            if before:
+                runtime.forward([Call(Rows.chain(ids[:before], 0), cache)])
+                cache.commit(range(before))
+            rows = replace(Rows.text(ids), positions=np.arange(before, before + len(ids)))
+            found.append(runtime.forward([Call(rows, cache, outputs=wanted)])[0])
+        assert found[0].logits.tobytes() == found[1].logits.tobytes()
+        assert found[1].attention
+
+
 def test_a_text_that_is_too_long_is_cut_only_if_asked(native: edgedec.Model) -> None:
     assert native.spec.context_length == 91
     with pytest.raises(UsageError, match=r"text 1: 104 tokens, this model reads 91"):

@@ -62,7 +62,7 @@ def last_alone(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
     if _refuses(runtime):
         return
-    cache, rows = runtime.new_cache(16), Rows.text(tokens(runtime.spec, 9, seed=6))
+    cache, rows = runtime.new_cache(16), Rows.text(np.array(tokens(runtime.spec, 9, seed=6)))
     expected = logits(run(runtime, rows, cache))[-1:]
     cache.commit(range(8))
     found = logits(run(runtime, Rows.chain(rows.tokens[8:], 8), cache))
