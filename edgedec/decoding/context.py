@@ -147,7 +147,12 @@ class Context:
         Half of the capacity is kept, so that one re-reading is spread over many tokens; the kept tokens get new
         positions and keys and values without the dropped tokens, exactly as in a new session."""
         capacity = self.cache.capacity
-        if self.sinks is None or self.together:
+        if self.together:
+            raise ContextFull(
+                f"{len(self.ids)} tokens do not fit a context of {capacity}, and a source that sees itself is not cut: "
+                "shorten it, or ask for fewer tokens"
+            )
+        if self.sinks is None:
             raise ContextFull(
                 f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "
                 "tokens, or let the context slide (--on-full slide, in Python on_full='slide')"

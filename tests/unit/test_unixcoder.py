@@ -435,7 +435,9 @@ def test_what_would_tear_a_source_apart_is_refused_in_one_line(native: edgedec.M
     assert list(native.session(cache="snapkv:budget=0.5").tokens(native.tokenizer.encode(CODE), max_tokens=4))
     with pytest.raises(UsageError, match="ends with token 2, which this text of 9 lacks"):
         native.session().rewrite(ids[:9])
-    with pytest.raises(ContextFull, match="do not fit a context of 30"):
+    with pytest.raises(
+        ContextFull, match="31 tokens do not fit a context of 30, and a source that sees itself is not cut"
+    ):
         list(native.session(context=30, on_full="slide").tokens(ids, max_tokens=40, ignore_eos=True))
     slid = native.session(context=30, on_full="slide")
     assert len(list(slid.tokens(native.tokenizer.encode(CODE), max_tokens=40, ignore_eos=True))) == 40
