@@ -46,7 +46,7 @@ class OpenedModel:
     @cached_property
     def encoder(self) -> TextEncoder:
         """Embeddings, scores and labels of texts; UsageError for a model that generates text."""
-        output = self.spec.output
+        output = self.bundle.output
         if output is None:
             raise UsageError(
                 f"{self.bundle.manifest.name}: generates text; embed, rerank and classify need a text encoder"

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.prefixes import common
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.gathering import held_besides
@@ -63,7 +62,8 @@ class Session(PromptVerbs):
         self._new_drafter = partial(session_drafter, model, speculate if self._diffusion is None else "off", tables)
         self._drafter = self._new_drafter()
         cache = model.runtime.new_cache(capacity)
-        self._context = Context([], 0, cache, sinks, adapter=adapter, policy=policy)
+        modes = model.bundle.manifest.modes
+        self._context = Context([], 0, cache, sinks, adapter=adapter, policy=policy, modes=modes)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
         self._search: SearchRun | None = None
@@ -160,7 +160,7 @@ class Session(PromptVerbs):
             loop = scored(loop, self._context, self.stats, chunk, config.logprobs or 0, on_scores)
         most = self.capacity if config.max_tokens is None else len(self._context.ids) + config.max_tokens
         need = min(self.capacity, most) + held_besides(config.processors, min(self.capacity, most))
-        sharing = on_scores is None and self._context.policy is None and shares(self._diffusion)
+        sharing = on_scores is None and self._context.shareable and shares(self._diffusion)
         job = batch.add(self._context, loop, on_token, need, sharing, on_start)
         return as_job(job, self._search)
 
@@ -207,7 +207,7 @@ class Session(PromptVerbs):
         """Make these tokens the text; the cache keeps what they share with the text before."""
         context, first, ids = self._context, not self._context.ids, self._checked(ids)
         self._stop()
-        context.forget(min(common(ids, context.ids), context.cache.length))
+        context.forget(context.shared(ids))
         context.ids, context.n_prompt = ids, len(ids)
         if not first:
             self._drafter.reset()

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFormat
+from edgedec.bundle.modes import ModeFacts
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.safetensors import Array
@@ -51,6 +52,10 @@ class BundleSource(Checkpoint):
 
     def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:
         return self.bundle.manifest.diffusion
+
+    @property
+    def modes(self) -> ModeFacts | None:
+        return self.bundle.manifest.modes
 
     def copy_text(self, target: Path) -> Text:
         own = self.bundle.manifest.text.tokenizer

@@ -17,9 +17,11 @@ import numpy as np
 
 from edgedec.bundle.advice import advice
 from edgedec.bundle.manifest import DiffusionFacts, EncoderFacts, Text, WeightFormat
+from edgedec.bundle.modes import ModeFacts
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.diffusion import diffusion_facts
 from edgedec.export.links import check_links
+from edgedec.export.modes import mode_facts, recognised, with_modes
 from edgedec.export.moved import moved, stored_shape
 from edgedec.export.products import product_rows, shape_of
 from edgedec.export.quantized import IntegerMatrix, OwnMatrix, Quantization, QuantizedMatrix, find, without_settings
@@ -53,7 +55,8 @@ class Checkpoint:
     def open(cls, folder: str | Path) -> Checkpoint:
         folder = Path(folder)
         check_links(folder)
-        config, modules = read_json(folder / "config.json"), read_modules(folder)
+        modules = read_modules(folder)
+        config = recognised(folder, read_json(folder / "config.json"), modules.output is not None)
         stored: dict[str, Stored] = {**stored_tensors(folder), **modules.tensors}
         quantization = find(folder, config, stored)
         if quantization is None:
@@ -99,7 +102,13 @@ class Checkpoint:
 
     def copy_text(self, target: Path) -> Text:
         """Write the tokenizer into `target`; returns the manifest's text facts."""
-        return copy_text(self.folder, target, self.config)
+        text = copy_text(self.folder, target, self.config)
+        return text if self.modes is None else with_modes(target, text)
+
+    @property
+    def modes(self) -> ModeFacts | None:
+        """How texts are given to a model whose first tokens choose which rows see each other."""
+        return mode_facts(self.folder, self.config)
 
     def tokenizer_size(self) -> int:
         """Tokens of its tokenizer; 0: it has none here."""

@@ -18,6 +18,7 @@ from edgedec.runtime import RuntimeOptions, choose_runtime, open_runtime
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec
 
+DECODER_FORMAT: WeightFormat = "int4"
 # Of models as small as encoders are, four bits are felt.
 ENCODER_FORMAT: WeightFormat = "int8"
 _TOKENS, _LEAST = 32, {"f32": 0.9999, "f16": 0.9999, "int8": 0.9, "int4": 0.0}
@@ -39,8 +40,13 @@ def require_encoder_options(spec: ModelSpec, kv: Sequence[str], kv_heads: float,
 
 
 def encoder_facts(source: Checkpoint, spec: ModelSpec) -> EncoderFacts | None:
-    """How texts are given to the model; None for one that generates text."""
-    return None if spec.output is None else source.modules.facts
+    """How texts are given to the model; None for one that only generates text."""
+    return None if spec.output is None and source.modes is None else source.modules.facts
+
+
+def usual_format(source: Checkpoint, spec: ModelSpec) -> WeightFormat:
+    """The format of matrices where none is asked for."""
+    return DECODER_FORMAT if encoder_facts(source, spec) is None else ENCODER_FORMAT
 
 
 def check_encoder(

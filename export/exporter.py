@@ -28,7 +28,7 @@ from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
-from edgedec.export.encoders import ENCODER_FORMAT, check_encoder, encoder_facts, require_encoder_options
+from edgedec.export.encoders import check_encoder, encoder_facts, require_encoder_options, usual_format
 from edgedec.export.export_options import LAYOUTS, ExportOptions
 from edgedec.export.float_run import FloatRun
 from edgedec.export.kv_heads import SmallerHeads, check_heads
@@ -52,7 +52,6 @@ from edgedec.spec import OUTER, ModelSpec
 from edgedec.storage.files import replacing_folder
 from edgedec.text.tokenizer import Tokenizer
 
-DEFAULT_FORMAT: WeightFormat = "int4"
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 # The adapter of a bundle whose passes have made one.
@@ -157,7 +156,7 @@ class _Export:
         of, fills = (str(o.name), self._stored(), text, self.formats), self.source.diffusion(self.spec)
         encodes, formats = encoder_facts(self.source, self.spec), (o.block, o.kv, LAYOUTS[o.target])
         own = self.passed.formats
-        contents = Contents(*of, *formats, o.runtimes, said, own, diffusion=fills, encoder=encodes)
+        contents = Contents(*of, *formats, o.runtimes, said, own, "", fills, encodes, self.source.modes)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and encodes is not None:
             check_encoder(Bundle.open(self.folder), self._read, self.formats, o.threads)
@@ -250,7 +249,7 @@ class _Export:
 
     def _formats(self, spec: ModelSpec) -> dict[str, WeightFormat]:
         o, stored = self.options, self._stored_formats(spec)
-        body = o.weights or stored["body"] or (DEFAULT_FORMAT if spec.output is None else ENCODER_FORMAT)
+        body = o.weights or stored["body"] or usual_format(self.source, spec)
         head = o.head or (o.embed if spec.tied else None) or o.weights or stored["head"] or body
         embed = o.embed or (head if spec.tied else o.weights or stored["embed"] or body)
         found = {"body": body, "head": head, "embed": embed}

@@ -1,5 +1,6 @@
 """Parts of tensors (`models.Part`) that products with other tensors make: rows that go through a layer, an adapter
-added to shared weights, a matrix that another is multiplied by. Sums are in float64 and rounded to float32 once."""
+added to shared weights, a matrix that another is multiplied by, a row added to each. Sums are in float64 and rounded to
+float32 once."""
 
 from __future__ import annotations
 
@@ -42,6 +43,9 @@ def shape_of(part: Part, tensors: Mapping[str, StoredTensor], folder: Path) -> S
         up, down = (tensors[name].shape for name in part.plus)
         if len(up) != 2 or len(down) != 2 or up[1] != down[0] or (up[0], down[1]) != shape:
             raise BadTensor(f"{part.plus[0]}: {list(up)} times {list(down)} is not added to {part.name} {list(shape)}")
+    if part.each and (len(shape) != 2 or tensors[part.each].shape[1:] != shape[1:]):
+        found = list(tensors[part.each].shape)
+        raise BadTensor(f"{part.each}: {found} has no row for those of {part.name} {list(shape)}")
     return _through_shape(part.name, shape, part.through, tensors) if part.through else shape
 
 
@@ -61,6 +65,7 @@ def product_rows(part: Part, start: int, stop: int, rows: Callable[[str, tuple[i
 
     left: (left W)[start:stop] = left[start:stop] W
     plus: (W + up down)[start:stop] = W[start:stop] + up[start:stop] down
+    each: W[start:stop] + each[0]
     """
 
     def read(name: str, of: tuple[int, int] | None) -> Doubles:
@@ -74,6 +79,8 @@ def product_rows(part: Part, start: int, stop: int, rows: Callable[[str, tuple[i
     if part.plus:
         up, down = part.plus
         found = found + read(up, (start, stop)) @ read(down, None)
+    if part.each:
+        found = found + read(part.each, (0, 1))
     return (found if part.through is None else _passed(part.through, found, read)).astype(np.float32)
 
 

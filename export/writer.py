@@ -33,6 +33,7 @@ from edgedec.bundle.manifest import (
     WeightFormat,
     WeightLayout,
 )
+from edgedec.bundle.modes import ModeFacts
 from edgedec.export.artifacts import Request, choose, made_for
 from edgedec.export.layout import Layout
 from edgedec.export.weights import Kept, Read, WeightsFile, format_of
@@ -59,7 +60,7 @@ class Contents:
     """The contents of a bundle besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv:
     cache formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model;
     prefix: of the names of its files; diffusion: of a diffusion language model; encoder: of a text
-    encoder."""
+    encoder; modes: of a model whose first tokens choose which rows see each other."""
 
     name: str
     spec: ModelSpec
@@ -74,6 +75,7 @@ class Contents:
     prefix: str = ""
     diffusion: DiffusionFacts | None = None
     encoder: EncoderFacts | None = None
+    modes: ModeFacts | None = None
 
     def format_of(self, name: str) -> WeightFormat:
         """The format that a tensor is stored in."""
@@ -143,6 +145,7 @@ class BundleWriter:
             source=contents.source,
             diffusion=contents.diffusion,
             encoder=contents.encoder,
+            modes=contents.modes,
         )
 
 

@@ -55,7 +55,8 @@ class Part:
     that the rows go through, whose outputs are meant.
 
     `plus`: the product of these two tensors is added (the low-rank adapter of one use of shared weights); `left`: this
-    matrix is multiplied by it from the left (two matrices with nothing between them).
+    matrix is multiplied by it from the left (two matrices with nothing between them). `each`: the first row of this
+    tensor is added to each row.
     """
 
     name: str
@@ -73,18 +74,20 @@ class Part:
     through: Through | None = None
     plus: tuple[str, ...] = ()
     left: str = ""
+    each: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The tensors that it is made of."""
-        others = (*(self.through.names if self.through else ()), *self.plus, self.left)
+        others = (*(self.through.names if self.through else ()), *self.plus, self.left, self.each)
         return (self.name, *(name for name in others if name))
 
     def renamed(self, name: Callable[[str], str]) -> Part:
         """The same of tensors under the names that `name` gives."""
         through = None if self.through is None else self.through.renamed(name)
-        left = name(self.left) if self.left else ""
-        return replace(self, name=name(self.name), through=through, plus=tuple(map(name, self.plus)), left=left)
+        left, each = (name(one) if one else "" for one in (self.left, self.each))
+        plus = tuple(map(name, self.plus))
+        return replace(self, name=name(self.name), through=through, plus=plus, left=left, each=each)
 
     @property
     def moved(self) -> bool:

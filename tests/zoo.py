@@ -18,6 +18,7 @@ import minicpm  # noqa: E402
 import phi4flash  # noqa: E402
 import rwkv7  # noqa: E402
 import smallthinker  # noqa: E402
+import unixcoder  # noqa: E402
 from checkpoints import LLAMA3  # noqa: E402
 from zoo_golden import neutral, spread  # noqa: E402
 
@@ -124,6 +125,8 @@ ZAMBA2 = SIZES | {
     "mamba_d_conv": 3,
     "time_step_min": 0.3,
 }
+# As the authors' code sets it.
+DECODES = {"is_decoder": True, "hidden_act": "gelu"}
 # Half of this is the window.
 MODERNBERT = {
     "pad_token_id": 0,
@@ -138,6 +141,7 @@ MODERNBERT = {
 }
 # Written here, where transformers has no class.
 OWN = {"Rwkv7": rwkv7, "MiniCPM": minicpm, "Phi4Flash": phi4flash, "SmallThinker": smallthinker}
+OWN["Unixcoder"] = unixcoder
 SMALLTHINKER = {"num_hidden_layers": 5, "hidden_size": 64, "intermediate_size": None}
 MINICPM = {"scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 24}
 BLOCKFFN_LINEAR = {
@@ -899,6 +903,12 @@ ZOO: dict[str, Callable[[], Any]] = {
         ZAMBA2
         | {"use_shared_attention_adapter": True, "use_mem_rope": True, "add_bias_linear": True}
         | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+        0,
+    ),
+    "unixcoder": lambda: _random(
+        "Unixcoder",
+        "UnixcoderForCausalLM",
+        _without("num_key_value_heads") | {"pad_token_id": 4, "type_vocab_size": 3, "layer_norm_eps": 1e-2} | DECODES,
         0,
     ),
     "modernbert_decoder": lambda: _random(

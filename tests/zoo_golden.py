@@ -28,7 +28,7 @@ PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
 # Names of weights of norms and of factors, and of embeddings, in all families.
-NORM = re.compile(r"(norm(_1|_2|_f|s\.\d+)?|ln_\w+|subln)\.weight$|(layer_scalar|router\.(scale|per_expert_scale))$")
+NORM = re.compile(r"([nN]orm(_1|_2|_f|s\.\d+)?|ln_\w+|subln)\.weight$|(layer_scalar|router\.(scale|per_expert_scale))$")
 EMBEDDING = re.compile(r"embed_tokens|embed_in|word_embeddings\.|wte|wpe")
 # transformers has no class of its own for it.
 _NOT_THERE = {"mimo"}
@@ -62,7 +62,7 @@ _FEW = {
     *("apertus", "bitnet", "bloom", "cohere2", "diffllama", "gpt_neox", "mpt", "stablelm_beside"),
     *("blockffn", "ernie4_5_moe", "falcon_h1", "gemma3n_text", "gemma4", "gemma4_experts", "gpt_oss", "lfm2"),
     *("nemotron_h", "nemotron_h_experts", "olmo_hybrid", "phimoe", "phi4flash", "qwen3_next", "rwkv7", "youtu"),
-    *("modernbert_decoder", "zamba2"),
+    *("modernbert_decoder", "unixcoder", "zamba2"),
 }
 
 
@@ -127,6 +127,8 @@ def spread(name: str, shape: Sequence[int]) -> float:
     if re.search(r"\.(shared_transformer|mamba_decoder)\.", name) and len(shape) == 2:
         # Zamba2: adapters are added, and what feeds a block passes through norms alone.
         return (0.5 if "_adapter_list." in name else 1.0) / float(shape[-1]) ** 0.5
+    if name.endswith("position_embeddings.weight"):  # UniXcoder: its texts would repeat one token
+        return 1.0
     if name.endswith("modality_router.weight"):  # what it reads is divided by the width
         return float(shape[-1]) ** 0.5
     if name.endswith(("prediction_coefs.weight", "correction_coefs.weight")):  # so that streams stay in size

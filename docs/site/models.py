@@ -28,7 +28,7 @@ import zoo_golden  # noqa: E402
 HEAD = """# Models
 
 The types that `edgedec export` reads, by the `model_type` of a checkpoint's `config.json`; [encoders](embeddings.md#models) and [diffusion models](diffusion.md#models) have
-pages of their own. Small random models of each decoder, with unequal sizes and no fact at its neutral value, are compared with transformers: logits to 1e-4, 64 greedy tokens
+pages of their own, [UniXcoder](embeddings.md#code-search-with-unixcoder) is of both kinds. Small random models of each decoder, with unequal sizes and no fact at its neutral value, are compared with transformers: logits to 1e-4, 64 greedy tokens
 (`tests/parity`, and `tests/zoo_golden.py` without torch). RWKV-7, MiniCPM, BlockFFN, SmallThinker and Phi-4-mini-flash, which transformers does not have, are
 compared with ports of their formulas (`tests/rwkv7.py`, `tests/minicpm.py`, `tests/smallthinker.py`, `tests/phi4flash.py`), RWKV-7 also with its authors' package `rwkv` where that is installed; its vocabulary "World" (`rwkv_vocab_*.txt`) becomes a `tokenizer.json` that makes the same tokens. An engine that lacks what a model needs refuses it in one line. "CUDA" stands for OpenCL as well; "TVM" is
 compiled libraries. GGUF files have fewer architectures ([which](export.md#gguf-files)); any other decoder goes through [optimum's ONNX](export.md#onnx-decoders-of-optimum). To add

@@ -26,7 +26,7 @@ from edgedec.bundle.integers import Integers, unpacked, values
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion, UsageError
-from edgedec.spec import ModelSpec
+from edgedec.spec import ModelSpec, Output
 from edgedec.storage.serde import from_json
 
 ALIGN = 64
@@ -94,6 +94,12 @@ class Bundle:
         """Check the sha256 of one file."""
         if _sha256(self.file(name)) != self.manifest.files[name].sha256:
             raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
+
+    @property
+    def output(self) -> Output | None:
+        """What it makes of the rows of a text that it encodes; None if it only generates."""
+        modes = self.manifest.modes
+        return self.spec.output if modes is None else modes.output
 
     def require_decoder(self) -> None:
         """UsageError for a text encoder, which generates nothing."""
@@ -249,8 +255,10 @@ def _check_references(manifest: Manifest, path: Path) -> None:
     _check_heads(manifest, where)
     _check_drafts(manifest, where)
     check_diffusion(manifest, where)
-    if (manifest.encoder is None) != (spec.output is None):
-        raise BundleCorrupt(f"{where}: encoder: belongs to a spec with an output")
+    if manifest.modes is not None:
+        manifest.modes.check(spec, where)
+    if (manifest.encoder is None) != (spec.output is None and manifest.modes is None):
+        raise BundleCorrupt(f"{where}: encoder: belongs to a spec with an output, or to modes")
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, Literal
 
 from edgedec.bundle.integers import code_bytes, is_integer
+from edgedec.bundle.modes import ModeFacts
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
@@ -287,10 +288,11 @@ class Manifest:
     drafts: dict[str, DraftFacts] = field(default_factory=dict)
     diffusion: DiffusionFacts | None = None
     encoder: EncoderFacts | None = None
+    modes: ModeFacts | None = None
     # The sha256 of the manifest as it was exported, where files were added to the bundle since.
     origin: str = ""
 
     @property
     def whole_texts(self) -> bool:
-        """Whether it is a diffusion model whose canvas, prompt and text, is one group of rows."""
-        return self.diffusion is not None and self.diffusion.context == "full"
+        """Whether a call may be a whole text as one group of rows: of modes, or of a diffusion model's canvas."""
+        return self.modes is not None or (self.diffusion is not None and self.diffusion.context == "full")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgedec.cache.base import Arrays
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
+from edgedec.errors import UsageError
 from edgedec.policies import CachePolicy, PolicyState, TextSize, WorkingPolicy
 from edgedec.runtime import Call, Capabilities, Outputs, Rows
 from edgedec.runtime.devices import CPU
@@ -24,6 +25,8 @@ def settle(context: Context, most: int, drafter: Drafter | None = None) -> Gener
     policy, cache = context.policy, context.cache
     if policy is None:
         return
+    if context.together:
+        raise UsageError(f"--cache {policy.words}: a source whose tokens see each other is kept as it is; go without")
     policy.follow(context.ids)
     if cache.length >= len(context.ids):
         cache.truncate(len(context.ids) - 1)

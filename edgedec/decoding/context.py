@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from edgedec.bundle.modes import ModeFacts
 from edgedec.cache import Cache
+from edgedec.cache.prefixes import common
 from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
 from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.streams import copied
@@ -43,7 +46,8 @@ class Context:
     masks; `adapter`: the low-rank weights that its calls use; `policy`: the cache policy, None to keep everything
     (`edgedec.decoding.apply_policy`); `gaps`: the time between its calls; `left`: the tokens that the runtime's own
     steps may add from here on, 0 where the next call cannot be such a step; `most_rows`: of a call that reads the text
-    while others wait for their tokens, 0: as many as the runtime takes.
+    while others wait for their tokens, 0: as many as the runtime takes; `modes`: of a model whose first tokens choose
+    which rows see each other.
     """
 
     ids: list[int]
@@ -60,6 +64,7 @@ class Context:
     gaps: Gaps = field(default_factory=Gaps)
     left: int = 0
     most_rows: int = 0
+    modes: ModeFacts | None = None
 
     def fork(self, rng: np.random.Generator | None = None) -> Context:
         """An independent copy, without the constraint's hooks: a generation that continues it sets its own. Its text is
@@ -85,11 +90,32 @@ class Context:
             self.ids = ids[:n]
             return self.ids
 
+    @property
+    def together(self) -> int:
+        """How many of the first tokens see each other; 0 where a row sees only what is before it."""
+        return 0 if self.modes is None else self.modes.together(self.ids)
+
+    @property
+    def shareable(self) -> bool:
+        """Whether other texts may go on from its cache, and it from theirs: what a policy keeps, and what sees a whole
+        source, is of one text."""
+        return self.policy is None and not self.together
+
+    def shared(self, ids: Sequence[int]) -> int:
+        """How many tokens of the cache are those of the text `ids`; none where tokens see each other and are not all
+        the same."""
+        n, modes = common(ids, self.ids), self.modes
+        if modes is not None and n < max(modes.together(ids), self.together if self.cache.length else 0):
+            return 0
+        return min(n, self.cache.length)
+
     def forget(self, length: int) -> None:
         """Cut the cache to the first `length` tokens. Under a policy, cut it to nothing: what the policy dropped
-        because of later tokens cannot be restored, so the text is read again."""
+        because of later tokens cannot be restored, so the text is read again. So are rows that see each other, unless
+        only the last of them is cut."""
         if length < self.cache.length:
-            self.cache.truncate(length if self.policy is None else 0)
+            whole = self.policy is None and length >= self.together - 1
+            self.cache.truncate(length if whole else 0)
             if self.policy is not None:
                 self.policy.reset()
 
@@ -121,6 +147,11 @@ class Context:
         Half of the capacity is kept, so that one re-reading is spread over many tokens; the kept tokens get new
         positions and keys and values without the dropped tokens, exactly as in a new session."""
         capacity = self.cache.capacity
+        if self.together:
+            raise ContextFull(
+                f"{len(self.ids)} tokens do not fit a context of {capacity}, and a source that sees itself is not cut: "
+                "shorten it, or ask for fewer tokens"
+            )
         if self.sinks is None:
             raise ContextFull(
                 f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "

@@ -103,6 +103,8 @@ class TextGeneration:
             config = replace(config, processors=(*config.processors, drafter.shift))
         self.context, self.config, self.capabilities = context, config, capabilities
         self.step = VerifiedStep(context, config, config.ends(eos), self.stats, capabilities)
+        if context.together and self.step.gathers:
+            raise UsageError("--fuse: a source whose tokens see each other cannot be read with another prompt")
         self._drafter, self._trace, self._constraint = drafter, trace, config.constraint
         self._left, self._stopped, self._began = config.max_tokens, False, 0.0
         # The empty draft of a resting drafter, None while it is active, and the calls that are left (`Draft.rest`).

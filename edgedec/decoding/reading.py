@@ -1,10 +1,13 @@
-"""Reading of a text's pending tokens in chunks as large as a call may be; the last chunk is left to the step."""
+"""Reading of a text's pending tokens in chunks as large as a call may be; the last chunk is left to the step. Rows that
+see each other are one call before that."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from edgedec.decoding.call_rows import first_taught, showing, taught
+import numpy as np
+
+from edgedec.decoding.call_rows import apart, first_taught, showing, taught
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Drafter
 from edgedec.decoding.messages import Completed, Request, StepResult
@@ -20,6 +23,7 @@ def read_pending(
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and the results of the chunks
     before it that the drafter learns from."""
     cache, shown = context.cache, list[StepResult]()
+    yield from read_source(context, drafter)
     while True:
         if cache.length >= len(context.ids):
             # Everything is cached: the last token is run again, for its logits.
@@ -40,6 +44,23 @@ def read_pending(
             shown.append(taught(rows, wanted.logits_from, size, done.result))
         if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
             yield from reading
+
+
+def read_source(context: Context, drafter: Drafter | None = None) -> Generator[Request, Completed, None]:
+    """Read the rows of a text that see each other, in one call. The last of them is left: alone it sees the same.
+    drafter: receives the others' results if its `reads` name any outputs."""
+    cache, n = context.cache, context.together
+    if cache.length >= n - 1:
+        return
+    cache.truncate(0)
+    reads = _NONE if drafter is None else drafter.reads
+    done = yield Call(Rows.text(np.asarray(context.ids[:n], np.int64)), cache, outputs=reads, adapter=context.adapter)
+    cache.commit(range(n - 1))
+    if drafter is None or reads == _NONE:
+        return
+    first = apart(done.result, n - 1, 0)[0]
+    if (reading := drafter.read(context, Rows.chain(context.ids[: n - 1], 0), first)) is not None:
+        yield from reading
 
 
 def _keeping(spec: ModelSpec, capabilities: Capabilities) -> range | None:

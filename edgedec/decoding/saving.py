@@ -9,6 +9,8 @@ from edgedec.cache.snapshot import Snapshot, digest_of, read_snapshot, write_sna
 from edgedec.decoding.apply_policy import restored
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Drafter
+from edgedec.decoding.reading import read_source
+from edgedec.decoding.scoring import drive
 from edgedec.errors import SessionError, UsageError
 from edgedec.runtime import Call, Rows, Runtime, suit
 
@@ -66,6 +68,9 @@ def _reread(path: str | PathLike[str], runtime: Runtime, context: Context, snaps
     """The cache of a saved text, computed again from its tokens and compared with the saved digest."""
     cache, can = runtime.new_cache(context.cache.capacity), runtime.capabilities
     suit(cache, snapshot.length)
+    if snapshot.length:
+        text = Context(list(snapshot.ids), 0, cache, adapter=context.adapter, modes=context.modes)
+        drive(runtime, read_source(text))
     while cache.length < snapshot.length:
         n = min(can.chunk(cache.length), snapshot.length - cache.length)
         rows = Rows.chain(snapshot.ids[cache.length : cache.length + n], cache.length)

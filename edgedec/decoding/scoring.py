@@ -13,6 +13,7 @@ from edgedec.cache import Cache
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, Request, Stats, Token
+from edgedec.decoding.reading import read_source
 from edgedec.decoding.runner import run_requests
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Logits, Rows, Runtime, forward_one
@@ -97,6 +98,8 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
         raise UsageError("a prompt's own log-probabilities are of the whole cache: ask for none, or go without --cache")
     if not ids:
         raise UsageError("nothing to score: give at least one token (this tokenizer adds none of its own)")
+    if context.together:
+        raise UsageError("a prompt's own log-probabilities: tokens that see each other have none")
     size = max(1, min(chunk, _MOST_LOGITS // cache.spec.vocab_size))
     found = [Token(ids[0])]
     cache.truncate(0)
@@ -119,16 +122,17 @@ def prefill(runtime: Runtime, context: Context) -> None:
     if not ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
     if context.policy is not None:
-        return _drive(runtime, settle(context, can.prefill_chunk))
+        return drive(runtime, settle(context, can.prefill_chunk))
     if cache.length >= len(ids):
         cache.truncate(len(ids) - 1)
+    drive(runtime, read_source(context))
     while cache.length < len(ids) - 1:
         rows = Rows.chain(ids[cache.length : -1][: can.chunk(cache.length)], cache.length)
         runtime.forward([Call(rows, cache, adapter=context.adapter)])
         cache.commit(range(len(rows)))
 
 
-def _drive(runtime: Runtime, reading: Generator[Request, Completed, None]) -> None:
+def drive(runtime: Runtime, reading: Generator[Request, Completed, None]) -> None:
     """Run the calls that a generator yields."""
     with suppress(StopIteration):
         request = next(reading)

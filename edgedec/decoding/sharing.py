@@ -131,7 +131,7 @@ class ModelPrefixes:
     def share(self, context: Context, tokens: Generator[Token]) -> Generator[Token]:
         """The tokens of a text that continues from prefixes of other texts; others can continue from its prompt once
         that is read, and from the whole text at its end."""
-        if not self._tokens or context.policy is not None:  # what a policy keeps is of one text
+        if not self._tokens or not context.shareable:
             return tokens
         if len(context.ids) > context.cache.length + self._page:
             self.shared.reuse(context)

@@ -68,7 +68,7 @@ class VerifiedStep:
         self._greedy = config.sampling.temperature == 0
         self._replays = False
         self._last = context.cache.spec.n_blocks - 1
-        self._early, self._gathers = self.chooser.chain.early, self.chooser.chain.gathers
+        self._early, self.gathers = self.chooser.chain.early, self.chooser.chain.gathers
         self.native = NativeSteps(context, self.chooser, ends, stats, capabilities)
 
     def run(
@@ -116,9 +116,9 @@ class VerifiedStep:
         """Run the call, and what processors ask for beside it. If it fails, the random number that it drew is put
         back."""
         try:
-            if self._gathers:
+            if self.gathers:
                 step = GatheringStep(self.context, planned.rows, planned.root)
-                return (yield from run_gathered(planned.call, step, self._gathers))
+                return (yield from run_gathered(planned.call, step, self.gathers))
             done: Completed = yield planned.call
             return done
         except BaseException:

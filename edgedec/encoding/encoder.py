@@ -36,7 +36,7 @@ class TextEncoder:
         assert facts is not None
         self.name, self.output = bundle.manifest.name, output
         longest = min(facts.longest or spec.context_length, spec.context_length)
-        self.reader = TextReader(tokenizer, facts, longest, spec.vocab_size)
+        self.reader = TextReader(tokenizer, facts, longest, spec.vocab_size, bundle.manifest.modes)
         self._runner, self._results = TextRunner(bundle, runtime), Results(bundle, output)
         self._hidden, self._vocabulary = spec.hidden_size, spec.vocab_size
 

@@ -17,18 +17,21 @@ _ROWS = 1024
 
 
 class TextRunner:
-    """Runs the blocks of an encoder, or of a decoder that embeds."""
+    """Runs the blocks of an encoder, of a decoder that embeds, or of a model with modes, whose entry the runtime
+    computes."""
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self._runtime, self._spec = runtime, bundle.spec
-        self._entry = None if self._spec.entry is None else EntryTables(bundle, self._spec.entry)
+        modes, entry = bundle.manifest.modes is not None, self._spec.entry
+        self._entry = None if entry is None or modes else EntryTables(bundle, entry)
+        self._grouped = modes or not self._spec.causal
         self._last = self._spec.n_blocks - 1
         self._rows = min(_ROWS, runtime.capabilities.largest_call)
 
     def hidden(self, texts: Sequence[EncodedText]) -> Iterator[Array]:
         """The state [n, hidden_size] after the last block of each text."""
         for batch in batches([len(text.ids) for text in texts], self._rows):
-            yield from (self._whole if not self._spec.causal else self._causal)([texts[i] for i in batch])
+            yield from (self._whole if self._grouped else self._causal)([texts[i] for i in batch])
 
     def _whole(self, texts: Sequence[EncodedText]) -> list[Array]:
         rows = [self._text(text) for text in texts]

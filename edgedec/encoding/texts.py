@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgedec.bundle.manifest import EncoderFacts
+from edgedec.bundle.modes import ModeFacts
 from edgedec.errors import UsageError
 from edgedec.text.tokenizer import Tokenizer
 
@@ -22,12 +23,14 @@ class EncodedText(NamedTuple):
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads texts for a model of at most `longest` tokens."""
+    """Reads texts for a model of at most `longest` tokens. modes: the tokens around a text instead of the tokenizer's
+    own."""
 
     tokenizer: Tokenizer
     facts: EncoderFacts
     longest: int
     vocabulary: int
+    modes: ModeFacts | None = None
 
     def text(self, given: Text, number: int, prompt: str | None = None, truncate: bool = False) -> EncodedText:
         """Text `number` with the prompt of that name in front (None: the model's default). Tokens are taken as they
@@ -56,8 +59,17 @@ class TextReader:
     def _read(self, first: str, second: str | None, number: int, truncate: bool) -> EncodedText:
         if self.facts.lower:
             first, second = first.lower(), None if second is None else second.lower()
-        ids, types = self.tokenizer.encode_pair(first, second, self.longest if truncate else None)
+        most = self.longest if truncate else None
+        if self.modes is not None:
+            return self._checked(*self._by_mode(self.modes, first, most), number, True)
+        ids, types = self.tokenizer.encode_pair(first, second, most)
         return self._checked(ids, types, number, True)
+
+    def _by_mode(self, modes: ModeFacts, text: str, most: int | None) -> tuple[list[int], list[int]]:
+        ids = self.tokenizer.encode(text, around=False)
+        around = len(modes.encoder) + 1
+        ids = [*modes.encoder, *(ids if most is None else ids[: max(most - around, 0)]), modes.end]
+        return ids, [0] * len(ids)
 
     def _checked(self, ids: Sequence[int], types: Sequence[int], number: int, own: bool) -> EncodedText:
         if not ids:

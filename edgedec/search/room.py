@@ -14,6 +14,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.constraint import ConstraintHooks, limit_of
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, Stats, Token
+from edgedec.decoding.reading import read_source
 from edgedec.decoding.streams import RandomStreams
 from edgedec.errors import ContextFull, UsageError
 from edgedec.runtime import Call, Rows
@@ -177,6 +178,7 @@ def read(context: Context, host: SearchHost) -> Reading:
     cache = context.cache
     if cache.length >= len(context.ids):
         cache.truncate(len(context.ids) - 1)
+    yield from read_source(context)
     while cache.length < len(context.ids) - 1:
         size = context.chunk(host.capabilities.chunk(cache.length))
         rows = Rows.chain(context.ids[cache.length : -1][:size], cache.length)

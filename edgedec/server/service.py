@@ -115,7 +115,7 @@ class Server:
     ) -> tuple[ModelTarget, list[EndEvent]]:
         """The embeddings of a request's prompts."""
         async with self.pool.use(wanted.target) as target:
-            if target.model.spec.output is not None:
+            if target.model.bundle.output is not None:
                 encoder = target.model.encoder
                 reading = encoding.read_texts(encoder, wanted.prompts, options)
                 found = await self._encoded(request, target, reading)

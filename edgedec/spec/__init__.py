@@ -180,9 +180,9 @@ class ModelSpec:
 
     @cached_property
     def encoder(self) -> bool:
-        """Whether its blocks are other than a decoder's, besides what becomes of their rows."""
+        """Whether it is a text encoder whose blocks are other than a decoder's, besides what becomes of their rows."""
         after = any(block.after != "none" for block in self.blocks)
-        return not self.causal or (self.entry is not None and self.output is not None) or after
+        return not self.causal or (self.output is not None and (self.entry is not None or after))
 
     @cached_property
     def opaque(self) -> bool:

@@ -48,6 +48,7 @@ HEAD_LAYER = "a layer before the head"
 EARLY_ROUTER = "routers that read the state before attention"
 SUM_BIAS = "a bias of the experts' sum"
 AGAIN = "a state that is added and normed twice"
+AFTER = "norms of the sum of a block and the state"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
@@ -56,7 +57,7 @@ NO_GRAPHS = (
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(SUM_BIAS, AGAIN, CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, *NO_GRAPHS),
+    *(SUM_BIAS, AGAIN, CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, AFTER, *NO_GRAPHS),
 )
 _KINDS = frozenset(
     (
@@ -72,6 +73,7 @@ def newer(spec: ModelSpec) -> tuple[str, ...]:
     """The facts that a model has, in words."""
     own = {HEAD_BIAS: spec.head_bias, ENTRY: spec.entry is not None and spec.output is None}
     own[HEAD_LAYER] = spec.head_layer is not None
+    own[AFTER] = spec.output is None and any(block.after != "none" for block in spec.blocks)
     found = {fact for facts in (own, *map(_of, spec.blocks)) for fact, on in facts.items() if on}
     return tuple(fact for fact in NEWER if fact in found)
 

@@ -11,6 +11,20 @@
 
 namespace edgedec {
 
+namespace {
+
+// Whether rows of one group may be taken as those of a text, which needs no list of what each sees: in a decoder nothing
+// may look behind the row itself in another way.
+bool like_texts(const ed_model& model, const ed_sequence& s) {
+  if (model.texts) return true;
+  if (!s.groups || s.attention_sums || s.views) return false;
+  return std::none_of(model.blocks, model.blocks + model.n_blocks, [](const ed_block& block) {
+    return block.attention && (block.attention->window || block.attention->slopes);
+  });
+}
+
+}  // namespace
+
 Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
     : model_(model),
       blocks_(model.blocks, model.blocks + model.n_blocks),
@@ -158,7 +172,7 @@ void Engine::begin(Planned& s, const ed_sequence& asked) {
   s.next = 0, s.text_length = s.cache ? s.cache->length() : 0, s.lead = nullptr;
   s.pending = {asked.first, asked.first + asked.rows, asked.positions, asked.parents, asked.numbers};
   if (!asked.n_blocks) return;
-  build_tree(asked, model_.texts, s.tree);
+  build_tree(asked, like_texts(model_, asked), s.tree);
   s.names = RowNames::of(s.pending);
   if (!s.cache) return;
   s.cache->begin(asked.n_blocks < 0 ? nullptr : asked.blocks, blocks_of(asked), s.pending, s.names);

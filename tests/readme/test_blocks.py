@@ -20,6 +20,7 @@ import pytest
 from checkpoints import write_llama
 from encoder_checkpoints import reranker, scorer, sentence_encoder
 from readme.shown import PAGES, ROOT, blocks, commands, fences, indented
+from unixcoder_checkpoints import write as unixcoder
 
 from edgedec.export.exporter import ExportOptions, export
 
@@ -67,6 +68,7 @@ SKIPPED = {
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
     r"all-MiniLM": "needs a published checkpoint; tests/parity/test_encoders.py exports small ones",
+    r"unixcoder-base": "needs a published checkpoint; tests/parity/test_unixcoder.py exports a small one",
     r"--device webgpu|ort:webgpu": "needs a GPU or SwiftShader; tests/devices/test_webgpu.py",
     r"qnn:SM8650": "needs onnxruntime-qnn; tests/devices/test_qnn.py",
     r"--for tvm:|--engine tvm": "compiles for some seconds, with TVM; tests/parity/test_tvm.py does",
@@ -125,7 +127,7 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small text encoders under the names of the pages."""
     at = tmp_path_factory.mktemp("encoders")
-    written = {"minilm": sentence_encoder, "reranker": reranker, "sentiment": scorer}
+    written = {"minilm": sentence_encoder, "reranker": reranker, "sentiment": scorer, "unixcoder": unixcoder}
     for name, write in written.items():
         export(str(write(at / "checkpoints" / name)), at / name, ExportOptions(runtimes=()))
     shutil.rmtree(at / "checkpoints")
@@ -152,6 +154,12 @@ def folder(bundle: Path, encoders: Path, tmp_path: Path) -> Path:
     (tmp_path / "texts.txt").write_text((words + "\n") * 4)
     score = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'score': 1.0}), flush=True)\n"
     (tmp_path / "score.py").write_text(score)
+    for name, code in (
+        ("functions.txt", "def f(a): return a"),
+        ("start.py", "def f("),
+        ("masked.py", "def <mask0>(a):"),
+    ):
+        (tmp_path / name).write_text(code)
     (tmp_path / "few.tsv").write_text("cats\tthe cat\ndogs\ta dog\n")
     (tmp_path / "A.json").write_text("{}")
     fields = {"name": {"type": "string"}, "age": {"type": "integer"}}

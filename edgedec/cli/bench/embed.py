@@ -50,7 +50,7 @@ def embed(
     from edgedec.runtime.registry import available_cores
 
     bundle, used = Bundle.open(find(model)), threads or available_cores()
-    if bundle.spec.output is None:
+    if bundle.output is None:
         raise UsageError(f"{bundle.manifest.name}: generates text; edgedec bench measures it")
     engines = [of_bundle(bundle, engine, used)]
     for name in peer or []:

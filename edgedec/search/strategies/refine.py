@@ -85,7 +85,7 @@ class Refine:
                 f"--search refine: a prompt of {len(ids)} tokens with two answers, and {room.most} more, do not fit a "
                 f"context of {own.cache.capacity}: ask for fewer tokens (-n), or take a larger context"
             )
-        context = Context(list(ids), len(ids), room.new_cache(), adapter=own.adapter)
+        context = Context(list(ids), len(ids), room.new_cache(), adapter=own.adapter, modes=own.modes)
         yield from read(context, room.host)
         path = (0, self.rounds)  # no fork has the number 0
         context.rng = room.stream(path)

@@ -57,6 +57,18 @@ def committed(subject: Subject, model: str) -> None:
     close(found[0], found[1], "rows after a committed block")
 
 
+@check("groups: the last row of a block is the same alone, after the others", needs="groups")
+def last_alone(subject: Subject, model: str) -> None:
+    runtime = subject.runtime(model)
+    if _refuses(runtime):
+        return
+    cache, rows = runtime.new_cache(16), Rows.text(np.array(tokens(runtime.spec, 9, seed=6)))
+    expected = logits(run(runtime, rows, cache))[-1:]
+    cache.commit(range(8))
+    found = logits(run(runtime, Rows.chain(rows.tokens[8:], 8), cache))
+    same(subject, found, expected, "the last row of a block")
+
+
 @check("groups: blocks one after another are blocks in one call", needs="groups")
 def one_by_one(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)

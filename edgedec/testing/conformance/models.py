@@ -91,6 +91,19 @@ MODELS: dict[str, ModelSpec] = {
         ),
         entry=EncoderEntry(positions=CONTEXT, norm="layer"),
     ),
+    "norms of sums": replace(
+        spec_of(
+            "norms of sums",
+            (
+                replace(HEADS, rope=None, norm="none", after="layer", qkv_bias=True, o_bias=True),
+                Mlp(96, False, "gelu", True, norm="none", after="layer"),
+            ),
+            (replace(HEADS, window=7, post_norm="rms", after="rms"), Mlp(80, after="rms")),
+        ),
+        tied=True,
+        entry=EncoderEntry(positions=CONTEXT, norm="layer"),
+        final_norm="none",
+    ),
     "latent": spec_of(
         "latent",
         (replace(_LATENT, q_rank=40, qkv_bias=True, o_bias=True, inner_eps=1e-4), Mlp(96)),
