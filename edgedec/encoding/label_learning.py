@@ -1,8 +1,8 @@
 """How keys are made and values learned (`learned_labels`).
 
-Keys: moving averages of the vectors that are nearest to them, ten times over the texts, and a key that hardly any text is
-near to is moved onto one: the authors' rule and constants. They have 256 codebooks of 4,096 keys of 14 values; here
-there are fewer, which is what files of a few hundred to some thousand texts fill.
+Keys: moving averages of the vectors that are nearest to them, ten times over the texts; a key to which hardly any text
+is near is moved onto one. That is the authors' rule with their constants. They have 256 codebooks of 4,096 keys of 14
+values; here there are fewer and longer ones, of which some thousand texts reach a good part.
 
 Values: gradient steps on the cross-entropy with smoothed targets, as the authors'. A step of theirs adds up the
 gradients of a batch; here a value moves by the mean of its own examples, so that a step of 1 is stable however many

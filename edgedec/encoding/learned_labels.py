@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,15 @@ class LearnedLabels:
     values: Array
     used: NDArray[np.uint8]
 
+    @cached_property
+    def _lengths(self) -> Array:
+        """The squared length of each key [codebooks, keys]."""
+        return np.square(self.keys).sum(axis=-1)
+
     def hits(self, vector: Array, used: bool = False) -> Hits:
         """The nearest key of each codebook [codebooks] to a vector [width]; used: of those that examples hit."""
         short = np.einsum("w,cws->cs", vector, self.projections, optimize=True)
-        far = np.square(self.keys).sum(axis=-1) - 2 * (self.keys @ short[:, :, None])[:, :, 0]
+        far = self._lengths - 2 * (self.keys @ short[:, :, None])[:, :, 0]
         found: Hits = (np.where(self.used > 0, far, np.inf) if used else far).argmin(axis=1)
         return found
 
