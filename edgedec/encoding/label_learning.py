@@ -49,10 +49,10 @@ def _keys(x: Array, random: np.random.Generator) -> Array:
             np.add.at(sums, near, x[batch])
             count = _DECAY * count + (1 - _DECAY) * np.bincount(near, minlength=len(keys)).astype(np.float32)
             total = _DECAY * total + (1 - _DECAY) * sums
-            keys = total / np.maximum(count, np.float32(1e-5))[:, None]
+            keys = (total / np.maximum(count, 1e-5)[:, None]).astype(np.float32)
             rare = count < _RARE * usual
             keys[rare] = x[random.choice(batch, int(rare.sum()))]
-    return keys.astype(np.float32)
+    return keys
 
 
 def learned(known: LearnedLabels, examples: Mapping[str, Array]) -> LearnedLabels:

@@ -48,7 +48,7 @@ class LearnedLabels:
 
     def hits(self, vector: Array, used: bool = False) -> Hits:
         """The nearest key of each codebook [codebooks] to a vector [width]; used: of those that examples hit."""
-        short = np.einsum("w,cws->cs", vector, self.projections, optimize=True)
+        short = vector @ self.projections
         far = self._lengths - 2 * (self.keys @ short[:, :, None])[:, :, 0]
         found: Hits = (np.where(self.used > 0, far, np.inf) if used else far).argmin(axis=1)
         return found
@@ -75,7 +75,8 @@ _SHAPES = {"projections": 3, "keys": 3, "values": 3, "used": 2}
 def open_labels(path: str | os.PathLike[str], encoder: str, width: int) -> LearnedLabels:
     """The labels at `path`; UsageError unless they are for this encoder's vectors of `width`."""
     file = read_arrays(path, MAGIC, "a file of labels", UsageError)
-    version, made_for, labels = (file.header.get(name) for name in ("version", "encoder", "labels"))
+    version, made_for = file.header.get("version"), file.header.get("encoder")
+    labels: Any = file.header.get("labels")
     if version != _VERSION:
         raise UsageError(f"{path}: version {version!r} of a file of labels; make it again with `edgedec labels build`")
     if made_for != encoder:

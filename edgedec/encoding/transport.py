@@ -35,7 +35,8 @@ def aligned(means: Array, examples: NDArray[np.int64], texts: Array, align: Alig
         plan = transport(_costs(moved[reached], texts), count[reached] / max(1, len(texts)))
         weight = (count / (count + examples))[reached, None]
         moved = means.copy()
-        moved[reached] = unit(weight * _targets(plan, texts) + (1 - weight) * means[reached])
+        mixed = weight * _targets(plan, texts) + (1 - weight) * means[reached]
+        moved[reached] = unit(mixed.astype(np.float32))
     return moved
 
 
