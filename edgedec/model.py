@@ -134,19 +134,16 @@ class Model(OpenedModel):
         `examples`, a few texts of each label: the scores are cosines to their means, which `align` moves towards the
         texts (docs/embeddings.md), or `labels`, learned ones or their file."""
         encoder = self.encoder
-        if examples is None and labels is None and align is None:
-            return encoder.classify(texts, truncate=truncate)
         if examples is None and align is not None:
             raise UsageError("align: moves the means of examples, give some")
-        if examples is not None and labels is not None:
+        if labels is not None and examples is not None:
             raise UsageError("labels: give examples or learned labels, not both")
-        single = [text for text in texts if isinstance(text, str)]
-        if len(single) < len(texts):
-            raise UsageError("labels: a pair of texts has no vector")
+        if labels is not None:
+            known = encoder.open_labels(labels) if isinstance(labels, str | os.PathLike) else labels
+            return encoder.by_labels(_single(texts), known, truncate=truncate)
         if examples is not None:
-            return encoder.by_examples(single, examples, align, truncate=truncate)
-        known = encoder.open_labels(labels) if isinstance(labels, str | os.PathLike) else labels
-        return encoder.by_labels(single, known, truncate=truncate)
+            return encoder.by_examples(_single(texts), examples, align, truncate=truncate)
+        return encoder.classify(texts, truncate=truncate)
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""
@@ -168,6 +165,13 @@ class Model(OpenedModel):
         if not self.runtime.capabilities.adapters:
             raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
         return open_adapters((path, *more), self.spec)
+
+
+def _single(texts: Sequence[str | tuple[str, str]]) -> list[str]:
+    single = [text for text in texts if isinstance(text, str)]
+    if len(single) < len(texts):
+        raise UsageError("labels: a pair of texts has no vector")
+    return single
 
 
 def open(  # noqa: A001

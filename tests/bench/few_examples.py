@@ -5,8 +5,8 @@
 TRAIN, TEST: lines of a label, a tab, a text. Examples are drawn from TRAIN, three times; the keys of learned labels are
 made of TEXTS (2,000) other texts of it, whose labels are not read. Columns: cosines to the means; these moved by
 `measured` and by `even`; the same three for a part of TEST in which labels are unequally frequent (1/rank); labels
-learned at once, and a seventh of them at a time; a linear softmax trained a seventh at a time by as many steps. In
-brackets: the first seventh of the labels alone, right after it was learned and at the end.
+learned at once, and a seventh of them at a time, with the first seventh's right after it and at the end; a linear
+softmax trained a seventh at a time by as many steps, and its first seventh likewise.
 """
 
 from __future__ import annotations
