@@ -28,7 +28,8 @@ from edgedec.skipping import skipping
 from edgedec.text.subwords import Joinable, joinable_of
 
 if TYPE_CHECKING:
-    from edgedec.encoding import Ranked
+    from edgedec.encoding import LearnedLabels, Ranked
+    from edgedec.encoding.transport import Align
 
 # Tokens of texts that stay cached as prefixes for other sessions: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096
@@ -125,17 +126,24 @@ class Model(OpenedModel):
         texts: Sequence[str | tuple[str, str]],
         *,
         examples: Mapping[str, Sequence[str]] | None = None,
+        align: Align | None = None,
+        labels: LearnedLabels | str | os.PathLike[str] | None = None,
         truncate: bool = False,
     ) -> list[dict[str, float]]:
-        """The scores of the model's labels for each text or pair of texts, the highest first. examples: a few texts of
-        each label, of a model that embeds: the scores are cosines to their means."""
+        """The scores of the model's labels for each text or pair of texts, the highest first. Of a model that embeds:
+        `examples`, a few texts of each label: the scores are cosines to their means, which `align` moves towards the
+        texts (docs/embeddings.md), or `labels`, learned ones or their file."""
         encoder = self.encoder
-        if examples is None:
-            return encoder.classify(texts, truncate=truncate)
-        single = [text for text in texts if isinstance(text, str)]
-        if len(single) < len(texts):
-            raise UsageError("examples: a pair of texts has no vector")
-        return encoder.nearest(single, encoder.prototypes(examples, truncate=truncate), truncate=truncate)
+        if examples is None and align is not None:
+            raise UsageError("align: moves the means of examples, give some")
+        if labels is not None and examples is not None:
+            raise UsageError("labels: give examples or learned labels, not both")
+        if labels is not None:
+            known = encoder.open_labels(labels) if isinstance(labels, str | os.PathLike) else labels
+            return encoder.by_labels(_single(texts), known, truncate=truncate)
+        if examples is not None:
+            return encoder.by_examples(_single(texts), examples, align, truncate=truncate)
+        return encoder.classify(texts, truncate=truncate)
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""
@@ -157,6 +165,13 @@ class Model(OpenedModel):
         if not self.runtime.capabilities.adapters:
             raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
         return open_adapters((path, *more), self.spec)
+
+
+def _single(texts: Sequence[str | tuple[str, str]]) -> list[str]:
+    single = [text for text in texts if isinstance(text, str)]
+    if len(single) < len(texts):
+        raise UsageError("labels: a pair of texts has no vector")
+    return single
 
 
 def open(  # noqa: A001

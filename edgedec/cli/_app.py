@@ -29,7 +29,7 @@ _ORDER = (
     *("export", "quantize", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
     *("train-heads", "train-lora", "train-cache", "train-subwords", "train-exits", "train-experts"),
     *("train-latent", "train-diffusion"),
-    *("calibrate", "datastore"),
+    *("calibrate", "datastore", "labels"),
     *("inspect", "verify", "sign", "trust"),
     *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),
 )

@@ -5,5 +5,6 @@ is computed here, on the host, for any runtime.
 """
 
 from edgedec.encoding.encoder import Ranked, TextEncoder
+from edgedec.encoding.learned_labels import LearnedLabels
 
-__all__ = ["Ranked", "TextEncoder"]
+__all__ = ["LearnedLabels", "Ranked", "TextEncoder"]

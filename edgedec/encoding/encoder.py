@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.encoding.label_learning import learned, new_labels
+from edgedec.encoding.learned_labels import LearnedLabels, open_labels
 from edgedec.encoding.numeric import Array, squashed, unit
 from edgedec.encoding.results import Results
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText, Text, TextReader
+from edgedec.encoding.transport import Align, aligned
 from edgedec.errors import UsageError
 from edgedec.runtime import Runtime
 from edgedec.spec import Output
@@ -34,7 +38,7 @@ class TextEncoder:
     def __init__(self, bundle: Bundle, runtime: Runtime, tokenizer: Tokenizer, output: Output) -> None:
         facts, spec = bundle.manifest.encoder, bundle.spec
         assert facts is not None
-        self.name, self.output = bundle.manifest.name, output
+        self.name, self.output, self._origin = bundle.manifest.name, output, bundle.origin
         longest = min(facts.longest or spec.context_length, spec.context_length)
         self.reader = TextReader(tokenizer, facts, longest, spec.vocab_size, bundle.manifest.modes)
         self._runner, self._results = TextRunner(bundle, runtime), Results(bundle, output)
@@ -140,15 +144,55 @@ class TextEncoder:
         found = {label: unit(self.embed(texts, truncate=truncate)).mean(axis=0) for label, texts in examples.items()}
         return {label: unit(vector) for label, vector in found.items()}
 
-    def nearest(
-        self, texts: Sequence[Text], prototypes: Mapping[str, Array], *, truncate: bool = False
+    def by_examples(
+        self,
+        texts: Sequence[Text],
+        examples: Mapping[str, Sequence[Text]],
+        align: Align | None = None,
+        *,
+        truncate: bool = False,
     ) -> list[dict[str, float]]:
-        """The cosine of each text to every label's prototype, the highest first."""
+        """The cosine of each text to every label's prototype, the highest first. align: prototypes moved towards the
+        texts (`transport`)."""
+        prototypes = self.prototypes(examples, truncate=truncate)
+        vectors = unit(self.embed(texts, truncate=truncate))
+        if align is not None and texts:
+            counts = np.array([len(examples[label]) for label in prototypes])
+            moved = aligned(np.stack([*prototypes.values()]), counts, vectors, align)
+            prototypes = dict(zip(prototypes, moved, strict=True))
         found = []
-        for vector in unit(self.embed(texts, truncate=truncate)):
+        for vector in vectors:
             scores = {label: float(vector @ prototype) for label, prototype in prototypes.items()}
             found.append(dict(sorted(scores.items(), key=lambda item: -item[1])))
         return found
+
+    def new_labels(self, texts: Sequence[Text], *, truncate: bool = False) -> LearnedLabels:
+        """No labels yet; keys of these texts, which need no labels."""
+        self._require("learn labels", "vector")
+        return new_labels(self._origin, self.embed(texts, truncate=truncate))
+
+    def open_labels(self, path: str | os.PathLike[str]) -> LearnedLabels:
+        """The labels in a file; UsageError if they are for another encoder."""
+        self._require("learn labels", "vector")
+        return open_labels(path, self._origin, self.width)
+
+    def learn_labels(
+        self, known: LearnedLabels, examples: Mapping[str, Sequence[Text]], *, truncate: bool = False
+    ) -> LearnedLabels:
+        """`known` and what examples add: new labels, or more of labels it has."""
+        self._check(known)
+        return learned(known, {label: self.embed(texts, truncate=truncate) for label, texts in examples.items()})
+
+    def by_labels(
+        self, texts: Sequence[Text], labels: LearnedLabels, *, truncate: bool = False
+    ) -> list[dict[str, float]]:
+        """The share of each learned label of each text, the highest first."""
+        self._check(labels)
+        return [labels.scores(vector) for vector in self.embed(texts, truncate=truncate)]
+
+    def _check(self, labels: LearnedLabels) -> None:
+        if labels.encoder != self._origin:
+            raise UsageError(f"labels: of another encoder's vectors, not of {self.name}'s; build them again")
 
     def _labelled(self, logits: Array) -> dict[str, float]:
         scores = squashed(logits, self.output.squash)

@@ -100,6 +100,12 @@ SMALLER = [
     (r"^edgedec bench search( --limit 40)?", "edgedec bench search --limit 1 -n 8"),
     (r"(?<=bench search --limit 1 -n 8) --tokens 100$", " --tokens 16 --search best:n=2"),
     (r"^(edgedec run .*store=notes\.store)", r"edgedec datastore build notes.txt -o notes.store && \1"),
+    (r"^(edgedec labels add .*)", r"edgedec labels build notes.txt -m ./minilm -o notes.labels && \1"),
+    (
+        r"^(edgedec classify .*--labels notes\.labels)",
+        r"edgedec labels build notes.txt -m ./minilm -o notes.labels && "
+        r"edgedec labels add few.tsv -m ./minilm -o notes.labels && \1",
+    ),
     (r"^edgedec bench embed.*", "edgedec bench embed -m ./minilm --tokens 4 --texts 1,2 -r 1"),
     (r"^(edgedec (?:export|quantize) .*) --quality good", r"\1"),
     (r" --recover 60$", ""),

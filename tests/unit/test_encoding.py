@@ -13,8 +13,9 @@ import pytest
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.encoding.numeric import convolved
+from edgedec.encoding.numeric import convolved, unit
 from edgedec.encoding.runner import batches
+from edgedec.encoding.transport import aligned
 from edgedec.errors import CheckpointError, EdgedecError, UsageError
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.text.encoding import cut
@@ -371,3 +372,49 @@ def test_a_few_examples_make_labels(make: Make) -> None:
         model.classify([("a", "b")], examples=examples)
     with pytest.raises(UsageError, match="cannot embed"):
         make(checkpoints.scorer).classify(["a"], examples=examples)
+
+
+def test_means_are_moved_towards_the_texts(make: Make) -> None:
+    model, texts = make(checkpoints.sentence_encoder), ["the cat", "cats sat", "dogs ran on", "a dog", "dog, dog"]
+    examples = {"cats": ["the cat sat"], "dogs": ["a dog ran", "dogs"]}
+    plain = model.classify(texts, examples=examples)
+    for align in ("measured", "even"):
+        means = np.stack([unit(model.embed(held).mean(0)) for held in examples.values()])
+        moved = aligned(means, np.array([1, 2]), model.embed(texts), align)
+        for text, found in zip(texts, model.classify(texts, examples=examples, align=align), strict=True):
+            assert found == pytest.approx(dict(zip(examples, moved @ model.embed(text), strict=True)), abs=1e-5)
+            assert list(found.values()) == sorted(found.values(), reverse=True)
+        assert model.classify(texts, examples=examples, align=align) != plain
+        assert model.classify([], examples=examples, align=align) == []
+    with pytest.raises(UsageError, match="align: moves the means of examples"):
+        model.classify(texts, align="even")
+
+
+def test_labels_are_learned_and_kept(make: Make, tmp_path: Path) -> None:
+    model, file = make(checkpoints.sentence_encoder), tmp_path / "pets.labels"
+    encoder = model.encoder
+    known = encoder.learn_labels(
+        encoder.new_labels(TEXTS * 3), {"cats": ["the cat sat", "cats"], "dogs": ["a dog ran"]}
+    )
+    known.save(file)
+    more = encoder.learn_labels(encoder.open_labels(file), {"mats": ["on the mat", "mat"]})
+    asked = ["the cat sat", "a dog ran", "on the mat"]
+    assert [next(iter(found)) for found in model.classify(asked, labels=more)] == ["cats", "dogs", "mats"]
+    alone = [model.classify([text], labels=file)[0] for text in asked]
+    assert alone == model.classify(asked, labels=known) == model.classify(asked, labels=str(file))
+    other = make(checkpoints.sentence_encoder, dense=20)
+    for wrong in (
+        lambda: other.classify(asked, labels=file),
+        lambda: other.classify(asked, labels=known),
+        lambda: other.encoder.learn_labels(known, {"a": ["a"]}),
+    ):
+        with pytest.raises(UsageError, match="of another encoder's vectors"):
+            wrong()
+    with pytest.raises(UsageError, match="give examples or learned labels, not both"):
+        model.classify(asked, labels=known, examples={"a": ["a"]})
+    with pytest.raises(UsageError, match="a pair of texts has no vector"):
+        model.classify([("a", "b")], labels=known)
+    with pytest.raises(UsageError, match="cannot learn labels"):
+        make(checkpoints.scorer).classify(["a"], labels=file)
+    with pytest.raises(UsageError, match="cannot learn labels"):
+        make(checkpoints.scorer).encoder.new_labels(["a"])

@@ -127,3 +127,49 @@ def test_labels_of_a_few_examples(bundles: dict[str, str], tmp_path: Path) -> No
     few.write_text("cats\tthe cat\nno tab\n")
     failed = run(*words)
     assert (failed.exit_code, "line 2: must be a label, a tab and a text" in failed.output) == (1, True)
+    few.write_text("cats\tthe cat sat\ndogs\ta dog ran\n")
+    moved = json.loads(run("classify", "a dog ran", "the dog", *words[2:], "--align", "even", "--json").stdout)
+    examples = {"cats": ["the cat sat"], "dogs": ["a dog ran"]}
+    expected = edgedec.open(bundles["encoder"]).classify(["a dog ran", "the dog"], examples=examples, align="even")
+    assert [found["labels"] for found in moved] == expected
+    assert run(*words, "--align", "most").exit_code == 2
+
+
+def test_labels_are_learned_some_now_and_more_later(bundles: dict[str, str], tmp_path: Path) -> None:
+    out, few, notes = tmp_path / "pets.labels", tmp_path / "few.tsv", tmp_path / "notes.txt"
+    notes.write_text("the cat\na dog ran\nwho sat on the mat\n")
+    of = ["-m", bundles["encoder"], "-o", str(out)]
+    built = run("labels", "build", str(notes), *of)
+    assert (built.exit_code, "192 keys of 3 texts" in built.stdout) == (0, True), built.output
+    empty = run("classify", "cats", "-m", bundles["encoder"], "--labels", str(out))
+    assert (empty.exit_code, "none are learned yet" in empty.output) == (1, True)
+    assert "exists already" in run("labels", "build", "a", *of).output
+    few.write_text("cats\tthe cat sat\ndogs\ta dog ran\n")
+    added = run("labels", "add", str(few), *of)
+    assert added.exit_code == 0, added.output
+    assert "2 labels, 2 of them new" in added.stdout
+    few.write_text("mats\ton the mat\ncats\tcats\n")
+    found = json.loads(run("labels", "add", str(few), *of, "--json").stdout)
+    assert (found["labels"], found["keys"]) == (["cats", "dogs", "mats"], 192)
+    assert 0 < found["changed"] <= 128
+    printed = run("classify", "a dog ran", "-m", bundles["encoder"], "--labels", str(out)).stdout
+    label, score, text = printed.rstrip("\n").split("\t")
+    expected = edgedec.open(bundles["encoder"]).classify(["a dog ran"], labels=out)[0]
+    assert (label, text, set(expected)) == (next(iter(expected)), "a dog ran", {"cats", "dogs", "mats"})
+    assert float(score) == pytest.approx(expected[label], abs=1e-4)
+    before = out.read_bytes()
+    few.write_text("no tab\n")
+    failed = run("labels", "add", str(few), *of)
+    assert (failed.exit_code, "line 1: must be a label" in failed.output) == (1, True)
+    other = run("labels", "add", str(few), "-m", bundles["reranker"], "-o", str(out))
+    assert other.exit_code == 1
+    assert (out.read_bytes(), sorted(p.name for p in tmp_path.iterdir())) == (
+        before,
+        ["few.tsv", "notes.txt", "pets.labels"],
+    )
+    forced = json.loads(run("labels", "build", "a", "b", *of, "--force", "--json").stdout)
+    assert (forced["texts"], forced["keys"], edgedec.open(bundles["encoder"]).encoder.open_labels(out).labels) == (
+        2,
+        128,
+        (),
+    )
