@@ -186,10 +186,8 @@ class Reference:
                 paid[b] = attention_paid
             if b in wanted.queries and q is not None:
                 queries[b] = q
-        result = head_outputs(self.head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
-        return CallResult(
-            result.logits, result.ids, result.scores, result.logsum, result.entropy, states, paid, queries
-        )
+        made = head_outputs(self.head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
+        return CallResult(made.logits, made.ids, made.scores, made.logsum, made.entropy, states, paid, queries)
 
     def _added(self, b: int, x: Array, y: Array, w: BlockWeights, branches: BlockInputs, streams: Streams) -> Array:
         """The state after block b, which makes y."""
@@ -201,7 +199,8 @@ class Reference:
             streams.add(y)
             return x
         before, x = x, w.norm(branches.add(b, x, y, w), block.after, "after_norm")
-        x = x if getattr(block, "again", "none") == "none" else w.norm(before + x, block.again, "again_norm")
+        again: Norm = getattr(block, "again", "none")
+        x = x if again == "none" else w.norm(before + x, again, "again_norm")
         if isinstance(block, Laurel):
             return x * np.float32(block.scale)
         return x * w.get("state_scale") if scales_state(block) else x
