@@ -1,16 +1,18 @@
 """What a trained encoder gives for a text, and the files that say so.
 
-The paper learns the matrix that makes [CLS] smaller, and the scale of the terms, in a later training on labelled
-questions. Without such, ours: both parts are centred on passages of the training. [CLS] is whitened (Su et al. 2021,
-arXiv:2103.15316): the directions in which passages differ most, each divided by its deviation. The scores of terms lose
-their mean, then weights are log(1 + relu) of them as SPLADE's, and the `top` largest count. Each part has length
-sqrt(1/2), so a product of two embeddings is the mean of two cosines.
+The paper puts a smaller [CLS] and the weightiest terms beside each other; it learns the matrix for the first, and the
+scale of the second, in a later training on labelled questions (from memory; the code has no such embedding). Without
+questions, ours: both parts are centred on texts of the training. [CLS] is whitened (Su et al. 2021, arXiv:2103.15316):
+the directions in which texts differ most, each divided by its deviation. The scores of terms lose their mean, then
+weights are log(1 + relu) of them as SPLADE's, and the `top` largest count. Each part has length 1 and then a share of
+the product of two embeddings: that by which sentences of texts of the training find their texts best.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +22,27 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgedec.errors import UsageError
+from edgedec.export.embedder_retrieval import Retrieval, questions, retrieval
 from edgedec.export.embedder_train import EmbedderTrainer
 from edgedec.export.exits_model import write_model
 from edgedec.export.sentence_modules import MODULES, SETTINGS
 from edgedec.models import architecture
 
-FITTED_ON = 2048  # passages
+FITTED_ON, _ASKED = 2048, 512  # texts
+_SHARES = tuple(i / 10 for i in range(11))
 _SMALLEST = 1e-3  # of the largest deviation; directions of less are noise
 
 
 @dataclass(frozen=True)
 class FittedOutput:
     """matrix [n, hidden], bias [n]: of [CLS]; mean [vocabulary]: of the scores of terms; top: terms of an embedding, 0:
-    it is [CLS] alone."""
+    it is [CLS] alone; share: of the terms in a product of two."""
 
     matrix: Tensor
     bias: Tensor
     mean: Tensor
     top: int
+    share: float = 0.0
 
     def vectors(self, cls: Tensor, scores: Tensor) -> Tensor:
         """Of texts: [n, hidden], [n, vocabulary] -> their embeddings."""
@@ -47,7 +52,11 @@ class FittedOutput:
         weights = (scores - self.mean).relu().log1p()
         best, terms = weights.topk(self.top)
         sparse = functional.normalize(torch.zeros_like(weights).scatter(1, terms, best), dim=-1)
-        return torch.cat([dense, sparse], 1) * 0.5**0.5
+        return torch.cat([dense * (1 - self.share) ** 0.5, sparse * self.share**0.5], 1)
+
+    @property
+    def width(self) -> int:
+        return len(self.matrix) + (len(self.mean) if self.top else 0)
 
 
 def check_terms(trainer: EmbedderTrainer, top: int) -> None:
@@ -59,19 +68,36 @@ def check_terms(trainer: EmbedderTrainer, top: int) -> None:
         raise UsageError(f"--terms {top}: the vocabulary has {config.vocab_size} tokens")
 
 
-def fit(trainer: EmbedderTrainer, rows: list[list[int]], dimensions: int, top: int) -> FittedOutput:
-    """The output for the encoder as it is now. rows: passages of the training; dimensions: of [CLS], 0: all that they
-    tell apart."""
-    cls, scores = trainer.embedded(rows)
+def fit(trainer: EmbedderTrainer, texts: Sequence[str], dimensions: int, top: int) -> FittedOutput:
+    """The output for the encoder as it is now. texts: of the training; dimensions: of [CLS], 0: all that they tell
+    apart."""
+    cls, scores = trainer.embedded(texts)
     mean = cls.mean(0)
     _, deviations, directions = torch.linalg.svd(cls - mean, full_matrices=False)
-    deviations = deviations / len(rows) ** 0.5
+    deviations = deviations / len(texts) ** 0.5
     known = int((deviations > _SMALLEST * deviations[0]).sum())
     if known < max(dimensions, 1):
-        raise UsageError(f"--dimensions {dimensions}: {len(rows)} passages of the data differ in {known} directions")
+        raise UsageError(f"--dimensions {dimensions}: {len(texts)} texts of the data differ in {known} directions")
     n = dimensions or known
     matrix = directions[:n] / deviations[:n, None]
-    return FittedOutput(matrix, -matrix @ mean, scores.mean(0), top)
+    found = FittedOutput(matrix, -matrix @ mean, scores.mean(0), top)
+    return _weighed(trainer, found, questions(texts[:_ASKED], trainer.plan.seed)) if top else found
+
+
+def _weighed(trainer: EmbedderTrainer, output: FittedOutput, asked: Sequence[tuple[str, str]]) -> FittedOutput:
+    """With the share of the terms by which texts are found best; half if there is nothing to find."""
+    if not asked:
+        return replace(output, share=0.5)
+    sides = [trainer.embedded(side) for side in zip(*asked, strict=True)]
+    tried = [replace(output, share=share) for share in _SHARES]
+    return max(tried, key=lambda one: retrieval(*(one.vectors(*side) for side in sides)).mrr)
+
+
+def measure(trainer: EmbedderTrainer, output: FittedOutput, asked: Sequence[tuple[str, str]]) -> Retrieval:
+    """How well the trainer's encoder with this output finds the texts of questions."""
+    if not asked:
+        return Retrieval(0, 0.0, 0.0)
+    return retrieval(*(output.vectors(*trainer.embedded(side)) for side in zip(*asked, strict=True)))
 
 
 def write_encoder(trainer: EmbedderTrainer, output: FittedOutput, out: Path) -> None:
@@ -84,7 +110,7 @@ def write_encoder(trainer: EmbedderTrainer, output: FittedOutput, out: Path) -> 
     if output.top:
         head = lm.get_output_embeddings().bias.detach() - output.mean
         _tensors(out / "1_Duplex", {"cls.weight": matrix, "cls.bias": bias, "terms.bias": head})
-        _write(out / "1_Duplex" / "config.json", {"cls": len(matrix), "top": output.top})
+        _write(out / "1_Duplex" / "config.json", {"cls": len(matrix), "top": output.top, "share": output.share})
         _write(out / MODULES, _modules(("", "MLMTransformer"), ("1_Duplex", "Duplex")))
         return
     pooling = {"word_embedding_dimension": matrix.shape[1], "pooling_mode_cls_token": True}

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from edgedec.export.embedder_output import FittedOutput
-from edgedec.export.embedder_train import EmbedderTrainer
-
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -32,13 +29,6 @@ def questions(texts: Sequence[str], seed: int) -> list[tuple[str, str]]:
             asked = parts.pop(draw.randrange(len(parts)))
             found.append((asked, " ".join(parts)))
     return found
-
-
-def measure(trainer: EmbedderTrainer, output: FittedOutput, asked: Sequence[tuple[str, str]]) -> Retrieval:
-    """Of the trainer's encoder with this output."""
-    if not asked:
-        return Retrieval(0, 0.0, 0.0)
-    return retrieval(*(output.vectors(*trainer.embedded(list(map(trainer.passage, side)))) for side in zip(*asked)))
 
 
 def retrieval(asked: Tensor, held: Tensor) -> Retrieval:

@@ -97,23 +97,25 @@ class PassageBatch(NamedTuple):
     visible: Tensor
 
 
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens [B, T], and whether they are tokens of a passage at all."""
+    lengths = torch.tensor([len(row) for row in rows])
+    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for to, row in zip(ids, rows, strict=True):
+        to[: len(row)] = torch.tensor(row)
+    return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+
+
 def batch_of(rows: Sequence[Sequence[int]], inner: Tensor, encoder: float, decoder: float) -> PassageBatch:
     """Passages with words hidden by torch's random numbers: shares of their ordinary tokens."""
-    longest = max(map(len, rows))
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    hidden = torch.zeros(ids.shape, dtype=torch.bool)
-    visible = torch.zeros(*ids.shape, longest, dtype=torch.bool)
-    lengths = torch.tensor([len(row) for row in rows])
-    for i, row in enumerate(rows):
-        n = len(row)
-        ids[i, :n] = torch.tensor(row)
+    ids, kept = padded(rows)
+    hidden, visible = torch.zeros_like(kept), torch.zeros(*ids.shape, ids.shape[1], dtype=torch.bool)
+    for i, n in enumerate(map(len, rows)):
         words = words_of(ids[i, 1 : n - 1], inner)
         hidden[i, 1 : n - 1] = hidden_words(words, 1, encoder)[0]
         visible[i, :n, :n] = seen_by_rows(words, decoder)
-    at = torch.arange(longest)
-    kept = at < lengths[:, None]
-    ordinary = (at > 0) & (at < lengths[:, None] - 1)
-    return PassageBatch(ids, kept, ordinary, hidden, visible)
+    at = torch.arange(ids.shape[1])
+    return PassageBatch(ids, kept, (at > 0) & (at < kept.sum(1, keepdim=True) - 1), hidden, visible)
 
 
 def words_of(ids: Tensor, inner: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -15,8 +16,8 @@ from transformers.utils import logging
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.embedder_net import DuplexLosses, DuplexNet, term_scores
-from edgedec.export.embedder_texts import LEAST, PassageReader, PassageStream, batch_of
-from edgedec.export.exits_data import Place
+from edgedec.export.embedder_texts import LEAST, PassageReader, PassageStream, batch_of, padded
+from edgedec.export.exits_data import documents, is_held
 from edgedec.export.row_training import RowTrainer
 from edgedec.export.safetensors import read_json
 from edgedec.export.shards import INDEX, SINGLE
@@ -114,26 +115,23 @@ class EmbedderTrainer(RowTrainer):
                 found.append(torch.stack(self.net.losses(batch, self.reader.mask)))
         return DuplexLosses(*torch.stack(found).mean(0))
 
-    def passages(self, most: int) -> list[list[int]]:
-        """Passages that are trained on, the first of them."""
-        stream = PassageStream(self.files, self.reader, self.plan.length - 1, self.plan.seed, Place())
-        found = [next(stream)]
-        while len(found) < most and (row := next(stream)) and not stream.place.turn:
-            found.append(row)
-        return found
+    def texts(self, most: int) -> list[str]:
+        """Texts that are trained on, the first of the data."""
+        found = (text for path in self.files for text in documents(path) if not is_held(text))
+        return list(islice((text for text in found if len(self.reader.ids(text)) >= LEAST), most))
 
     def passage(self, text: str) -> list[int]:
         """A text, cut to the length that is trained."""
         return self.reader.passage(self.reader.ids(text)[: self.plan.length - 2])
 
-    def embedded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """The state [n, hidden] of [CLS] and the scores [n, vocabulary] of terms of passages, nothing hidden."""
-        cls, scores = [], []
+    def embedded(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The state [n, hidden] of [CLS] and the scores [n, vocabulary] of terms of texts, nothing hidden."""
+        rows, cls, scores = list(map(self.passage, texts)), list[Tensor](), list[Tensor]()
         with torch.no_grad():
             self.net.eval()
             for at in range(0, len(rows), _TOGETHER):
-                batch = batch_of(rows[at : at + _TOGETHER], self.reader.inner, ENCODER_SHARE, DECODER_SHARE)
-                states = self.net.states(batch.ids, batch.kept)
+                ids, kept = padded(rows[at : at + _TOGETHER])
+                states = self.net.states(ids, kept)
                 cls.append(states[:, 0])
-                scores.append(term_scores(self.net.logits(states), batch.kept))
+                scores.append(term_scores(self.net.logits(states), kept))
         return torch.cat(cls), torch.cat(scores)

@@ -160,9 +160,12 @@ def _duplex(facts: EncoderFacts, place: Path) -> Modules:
     if not file.is_file():
         raise CheckpointError(f"{file}: missing")
     names = {"cls": "cls.weight", "cls_bias": "cls.bias", "terms_bias": "terms.bias"}
+    share = config.get("share")
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise CheckpointError(f"{place / 'config.json'}: share must be from 0 to 1, found {share!r:.40}")
     sources = {name: (Part(f"{place.name}/{stored}"),) for name, stored in names.items()}
     tensors = {f"{place.name}/{name}": stored for name, stored in read_header(file).items()}
-    return Modules(facts, Output("duplex", "rows", cls=sizes[0], top=sizes[1]), tensors, sources)
+    return Modules(facts, Output("duplex", "rows", cls=sizes[0], top=sizes[1], share=float(share)), tensors, sources)
 
 
 def _with_tensors(modules: Modules, dense: list[tuple[Path, Dense]]) -> Modules:

@@ -83,11 +83,11 @@ def train_embedder(
     with progress_bar(quiet=json) as show:
         trainer = training.EmbedderTrainer(checkpoint, data, plan)
         output.check_terms(trainer, embedding.terms)
-        rows, asked = trainer.passages(output.FITTED_ON), measuring.questions(trainer.held, how.seed)
+        texts, asked = trainer.texts(output.FITTED_ON), measuring.questions(trainer.held, how.seed)
 
         def measured() -> tuple[Any, Any]:
-            fitted = output.fit(trainer, rows, embedding.dimensions, embedding.terms)
-            return fitted, measuring.measure(trainer, fitted, asked)
+            fitted = output.fit(trainer, texts, embedding.dimensions, embedding.terms)
+            return fitted, output.measure(trainer, fitted, asked)
 
         before = measured()[1]
         key = keys.key_of(training.files_of(checkpoint), data, plan)
@@ -104,9 +104,11 @@ def _report(out: Path, trainer: Any, fitted: Any, found: dict[str, Any], json: b
     if json:
         said = {name: float(value) for name, value in losses.items()}
         at = {name: one._asdict() for name, one in found.items()}
-        print_json({"path": str(out), "steps": trainer.steps, "width": len(fitted.matrix), "nats": said, **at})
+        print_json(
+            {"path": str(out), "steps": trainer.steps, "width": fitted.width, "share": fitted.share, "nats": said, **at}
+        )
         return
-    print(f"{out}: {trainer.steps} steps, embeddings of {len(fitted.matrix)} values")
+    print(f"{out}: {trainer.steps} steps, embeddings of {fitted.width} values")
     print("nats on texts held back: " + ", ".join(f"{name} {float(value):.3f}" for name, value in losses.items()))
     for name, one in found.items():
         print(

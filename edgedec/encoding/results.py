@@ -28,8 +28,10 @@ class Results:
         output, x = self._output, self._normed(hidden)
         if output.kind == "duplex":
             cls = x[0] @ self._tensors["cls"].T + self._tensors["cls_bias"]
-            parts = unit(cls), unit(_largest(self._terms(x[1:]), output.top))
-            return np.concatenate(parts) * np.float32(0.5**0.5)
+            terms = unit(_largest(self._terms(x[1:]), output.top))
+            return np.concatenate(
+                [unit(cls) * np.float32((1 - output.share) ** 0.5), terms * np.float32(output.share**0.5)]
+            )
         if output.kind == "terms":
             return self._terms(x)
         x = self._dense(_pooled(x, output.pool))

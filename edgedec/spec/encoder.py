@@ -75,10 +75,10 @@ class Output:
     """What becomes of the rows of a text after the final norm.
 
     kind: "vector", an embedding; "vectors", one a row (late interaction); "terms", a weight of each token of the
-    vocabulary (SPLADE); "duplex", an embedding of `cls` values of the first row and then the weights of the `top`
-    terms of the others (DupMAE); "score", logits of `labels`. pool: the row or the mean of rows that goes on; "rows": each. The
-    layers `dense` follow, then, of terms, the embedding's own matrix with a bias; vectors are scaled to length 1 if
-    `normalize`. squash: of the logits of a score.
+    vocabulary (SPLADE); "duplex", `cls` values of the first row, then the weights of the `top` terms of the other rows,
+    which are `share` of a product of two (DupMAE); "score", logits of `labels`. pool: the row or the mean of rows that
+    goes on; "rows": each. The layers `dense` follow, then, of terms, the embedding's own matrix with a bias; vectors
+    are scaled to length 1 if `normalize`. squash: of the logits of a score.
     """
 
     kind: Literal["vector", "vectors", "terms", "duplex", "score"] = "vector"
@@ -89,6 +89,7 @@ class Output:
     squash: Squash = "none"
     cls: int = 0
     top: int = 0
+    share: float = 0.0
 
     @property
     def of_terms(self) -> bool:
@@ -164,10 +165,9 @@ def _check_output(spec: ModelSpec, output: Output, where: str) -> None:
     width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
     if output.of_terms and output.width(spec.hidden_size) != width:
         raise BundleCorrupt(f"{where}.output.dense: not as wide as the embedding")
-    duplex = output.kind == "duplex"
-    if not (
-        0 < output.cls <= spec.hidden_size and 0 < output.top < spec.vocab_size
-        if duplex
-        else not (output.cls or output.top)
-    ):
-        raise BundleCorrupt(f"{where}.output: cls {output.cls} and top {output.top} of {output.kind}")
+    if output.kind != "duplex" and (output.cls or output.top or output.share):
+        raise BundleCorrupt(f"{where}.output: cls, top or share of {output.kind}")
+    if output.kind == "duplex":
+        fit = 0 < output.cls <= spec.hidden_size and 0 < output.top < spec.vocab_size and 0 <= output.share <= 1
+        if not fit:
+            raise BundleCorrupt(f"{where}.output: cls {output.cls}, top {output.top}, share {output.share}")
