@@ -60,6 +60,11 @@ class DuplexNet(nn.Module):  # type: ignore[misc]
         found: Tensor = self._head[0](inputs_embeds=states).logits
         return found
 
+    def masked_loss(self, batch: PassageBatch, mask: int) -> Tensor:
+        """The encoder's own loss alone, as `losses` has it."""
+        states = self.states(corrupted(batch, mask, self.lm.config.vocab_size), batch.kept)
+        return functional.cross_entropy(self.logits(states[batch.hidden]), batch.ids[batch.hidden])
+
     def losses(self, batch: PassageBatch, mask: int) -> DuplexLosses:
         states = self.states(corrupted(batch, mask, self.lm.config.vocab_size), batch.kept)
         logits = self.logits(states)

@@ -30,7 +30,7 @@ from edgedec.models import architecture
 
 FITTED_ON, _ASKED = 2048, 512  # texts
 _SHARES = tuple(i / 10 for i in range(11))
-_SMALLEST = 1e-3  # of the largest deviation; directions of less are noise
+_SMALLEST = 1e-2  # of the largest deviation; directions of less are noise
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def fit(trainer: EmbedderTrainer, texts: Sequence[str], dimensions: int, top: in
     """The output for the encoder as it is now. texts: of the training; dimensions: of [CLS], 0: all that they tell
     apart."""
     cls, scores = trainer.embedded(texts)
+    cls = cls.double()
     mean = cls.mean(0)
     _, deviations, directions = torch.linalg.svd(cls - mean, full_matrices=False)
     deviations = deviations / len(texts) ** 0.5
@@ -80,7 +81,7 @@ def fit(trainer: EmbedderTrainer, texts: Sequence[str], dimensions: int, top: in
         raise UsageError(f"--dimensions {dimensions}: {len(texts)} texts of the data differ in {known} directions")
     n = dimensions or known
     matrix = directions[:n] / deviations[:n, None]
-    found = FittedOutput(matrix, -matrix @ mean, scores.mean(0), top)
+    found = FittedOutput(matrix.float(), -(matrix @ mean).float(), scores.mean(0), top)
     return _weighed(trainer, found, questions(texts[:_ASKED], trainer.plan.seed)) if top else found
 
 

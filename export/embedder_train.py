@@ -98,10 +98,13 @@ class EmbedderTrainer(RowTrainer):
     def losses(self, rows: Sequence[list[int]], draw: random.Random, progress: float) -> Iterator[Tensor]:
         """One, of all passages of an update together."""
         torch.manual_seed(draw.getrandbits(62))
-        found = self.net.train().losses(
-            batch_of(rows, self.reader.inner, ENCODER_SHARE, DECODER_SHARE), self.reader.mask
-        )
-        yield len(rows) * (found.encoder + self.plan.cls * found.decoder + self.plan.bag * found.bag)
+        batch = batch_of(rows, self.reader.inner, ENCODER_SHARE, DECODER_SHARE)
+        net, plan = self.net.train(), self.plan
+        if not (plan.cls or plan.bag):
+            yield len(rows) * net.masked_loss(batch, self.reader.mask)
+            return
+        found = net.losses(batch, self.reader.mask)
+        yield len(rows) * (found.encoder + plan.cls * found.decoder + plan.bag * found.bag)
 
     def measure(self) -> DuplexLosses:
         """The three losses on texts held back, whole."""

@@ -1,6 +1,6 @@
 """A small text encoder to begin with, and how well one finds texts: what docs/embeddings.md says of `train-embedder`.
 
-    python tests/bench/embedder_texts.py start FOLDER TEXTS.jsonl … [--tokens 2048] [--hidden 128] [--layers 2]
+    python tests/bench/embedder_texts.py start FOLDER TEXTS.jsonl … [--tokens 1500] [--hidden 64] [--layers 2]
     python tests/bench/embedder_texts.py find BUNDLE … --texts UNSEEN.jsonl [--limit 400]
 
 `start` writes a config of BERT and a WordPiece vocabulary of the texts, and no weights. `find` takes the last sentence
@@ -36,7 +36,9 @@ def start(folder: Path, files: list[Path], tokens: int, hidden: int, layers: int
     sizes = {"vocab_size": tokens, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4}
     config = {"model_type": "bert", **sizes, "intermediate_size": 4 * hidden, "max_position_embeddings": 128}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps({**config, **dropout, "hidden_act": "gelu", "type_vocab_size": 2}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, **dropout, "hidden_act": "gelu", "initializer_range": 0.1, "type_vocab_size": 2})
+    )
 
 
 def find(bundle: str, given: list[str]) -> None:
@@ -57,7 +59,7 @@ def main() -> None:
     begin = does.add_parser("start")
     begin.add_argument("folder", type=Path)
     begin.add_argument("files", type=Path, nargs="+")
-    for name, value in (("tokens", 2048), ("hidden", 128), ("layers", 2)):
+    for name, value in (("tokens", 1500), ("hidden", 64), ("layers", 2)):
         begin.add_argument(f"--{name}", type=int, default=value)
     search = does.add_parser("find")
     search.add_argument("bundles", nargs="+")

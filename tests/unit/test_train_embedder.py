@@ -46,7 +46,7 @@ from edgedec.export.training_loop import train
 NAMES = 120
 FILLERS = [f"f{i}" for i in range(24)]
 WORDS = [*checkpoints.WORDS[:5], ".", *(f"w{i}" for i in range(NAMES)), *FILLERS, "the", "a", "is", "##s"]
-PLAN = EmbedderPlan(minutes=60, steps=150, rate=1e-2, batch=16, length=40, bag=1.0)
+PLAN = EmbedderPlan(minutes=60, steps=200, rate=1e-2, batch=16, length=40, bag=3.0)
 TEXTS = ["the w1 is w2s.", "a w7s", "w1 w2 w3 the a is f1 f2 f3 w9s w8 w7 w6 w5. w4 w3 w2 w1"]
 
 
@@ -84,9 +84,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config and a tokenizer, no weights."""
     folder = tmp_path_factory.mktemp("start")
-    sizes = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"vocab_size": len(WORDS), "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = transformers.BertConfig(**sizes, **dropout, intermediate_size=64, max_position_embeddings=40)
+    config = transformers.BertConfig(**sizes, **dropout, intermediate_size=96, max_position_embeddings=40)
+    config.initializer_range = 0.1
     config.save_pretrained(folder)
     checkpoints.tokenizer(folder / "tokenizer.json", WORDS)
     return folder
@@ -177,7 +178,7 @@ def test_of_hidden_tokens_a_tenth_stay_and_a_tenth_are_others(start: Path) -> No
     assert abs((hidden == 4).float().mean() - 0.8) < 0.05
     assert abs((hidden == 6).float().mean() - 0.1) < 0.05
     other = hidden[(hidden != 4) & (hidden != 6)]
-    assert 50 < len(other)
+    assert len(other) > 50
     assert len(other.unique()) > 30
 
 
@@ -224,7 +225,7 @@ def test_the_losses_are_those_computed_row_by_row(start: Path) -> None:
         bags.append(-sum(law[term].item() / (n - 2) for term in set(row[1 : n - 1])))
     torch.testing.assert_close(found.encoder, torch.stack(hidden).mean())
     torch.testing.assert_close(found.decoder, torch.stack(rebuilt).mean())
-    assert float(found.bag) == pytest.approx(np.mean(bags), rel=1e-5)
+    assert found.bag.item() == pytest.approx(np.mean(bags), rel=1e-5)
 
 
 def test_a_bag_of_words_has_each_token_once_at_one_over_the_length() -> None:
@@ -247,6 +248,9 @@ def test_the_loss_is_the_weighted_sum(start: Path, data: Path) -> None:
     torch.manual_seed(random.Random(1).getrandbits(62))
     parts = trainer.net.losses(batch_of(rows, trainer.reader.inner, 0.3, 0.5), trainer.reader.mask)
     assert found == pytest.approx(4 * float(parts.encoder + 0.5 * parts.decoder + 3 * parts.bag), rel=1e-6)
+    trainer.plan = replace(PLAN, cls=0.0, bag=0.0)
+    masked = next(trainer.losses(rows, random.Random(1), 0.0))
+    assert float(masked) == pytest.approx(4 * float(parts.encoder), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,7 @@ def duplex(start: Path, data: Path) -> EmbedderTrainer:
 
 def test_training_lowers_each_loss(start: Path, data: Path, duplex: EmbedderTrainer) -> None:
     before, after = EmbedderTrainer(start, [data], PLAN).measure(), duplex.measure()
-    assert all(float(new) < float(old) - 0.3 for new, old in zip(after, before, strict=True))
+    assert all(float(new) < float(old) - 1 for new, old in zip(after, before, strict=True))
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(start: Path, data: Path) -> None:
@@ -323,12 +327,12 @@ def test_a_trained_encoder_finds_texts_that_untrained_and_masked_language_ones_d
     start: Path, data: Path, duplex: EmbedderTrainer
 ) -> None:
     untrained = found_by(EmbedderTrainer(start, [data], PLAN))
-    masked = found_by(trained(start, data, replace(PLAN, cls=0.0, bag=0.0)))
+    masked = trained(start, data, replace(PLAN, cls=0.0, bag=0.0))
+    least = max(untrained.mrr, found_by(masked).mrr, found_by(masked, 8).mrr)
     own, both = found_by(duplex), found_by(duplex, 8)
-    print(untrained, masked, own, both)
-    assert own.mrr > max(untrained.mrr, masked.mrr) + 0.1
-    assert own.first > max(untrained.first, masked.first) + 0.1
-    assert both.mrr > max(untrained.mrr, masked.mrr) + 0.1
+    assert own.mrr > least + 0.2
+    assert both.mrr > own.mrr + 0.1
+    assert both.first > 0.7
 
 
 def test_a_text_is_found_if_no_other_is_as_near() -> None:
