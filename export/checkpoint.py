@@ -85,7 +85,7 @@ class Checkpoint:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self._shown)
-        if spec.output is not None and spec.output.kind == "terms":
+        if spec.output is not None and spec.output.of_terms:
             found |= terms_sources(model.FACTS.terms)
         found |= {name: source for name, source in self.modules.sources.items() if name in spec.tensors()}
         if spec.output is not None:

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.safetensors import read_json
 from edgedec.export.shards import INDEX
 from edgedec.models import architecture
 
@@ -46,7 +47,7 @@ def write(early: Early, source: Path, out: Path) -> None:
 
 def write_model(model: Any, source: Path, out: Path) -> None:
     """A network of transformers, trained from the checkpoint `source`, as `write` does."""
-    config = Checkpoint.open(source).config
+    config = read_json(source / "config.json")
     wanted = getattr(torch, str(config.get("dtype", config.get("torch_dtype"))), torch.float32)
     weights = {name: tensor.detach().to(wanted) for name, tensor in model.state_dict().items()}
     model.save_pretrained(out, state_dict=weights, safe_serialization=True)

@@ -43,7 +43,7 @@ class Modules:
         """The model with these modules after it; a classifier stays what it is."""
         if self.output is None or (spec.output is not None and spec.output.kind != "vector"):
             return spec
-        if self.output.kind == "terms":
+        if self.output.of_terms:
             act = next(block.activation for block in spec.blocks if isinstance(block, Mlp))
             width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
             if act in ("relu2", "xielu"):
@@ -67,6 +67,8 @@ def read_modules(folder: Path) -> Modules:
             case "SpladePooling" if not pooled and not dense:
                 _check_splade(place / "config.json")
                 return Modules(facts, Output("terms", "rows"))
+            case "Duplex" if not pooled and not dense:
+                return _duplex(facts, place)
             case "Pooling" if not pooled and not dense:
                 output, pooled = replace(output, pool=_pool(place / "config.json")), True
             case "Dense" if not output.normalize:
@@ -130,7 +132,7 @@ def _check_splade(file: Path) -> None:
 def terms_sources(names: tuple[str, str, str] | None) -> dict[str, Source]:
     """The head over the vocabulary by the names of its dense layer, norm and bias."""
     if names is None:
-        raise CheckpointError(f"{MODULES}: SpladePooling is supported of bert and distilbert only")
+        raise CheckpointError(f"{MODULES}: weights of terms are supported of bert and distilbert only")
     dense, norm, bias = names
     tensors = {"dense.0": f"{dense}.weight", "dense.0_bias": f"{dense}.bias", "terms_bias": bias}
     tensors |= {"dense.0_norm": f"{norm}.weight", "dense.0_norm_bias": f"{norm}.bias"}
@@ -147,6 +149,23 @@ def _dense(file: Path) -> Dense:
     if config.get("use_residual"):
         raise CheckpointError(f"{file}: use_residual is not supported")
     return Dense(size, config.get("bias", True) is True, _ACTIVATIONS[name])
+
+
+def _duplex(facts: EncoderFacts, place: Path) -> Modules:
+    """What `train-embedder` writes for an embedding of [CLS] and terms."""
+    config, file = read_optional(place / "config.json"), place / "model.safetensors"
+    sizes = [config.get(key) for key in ("cls", "top")]
+    if any(type(size) is not int or size < 1 for size in sizes):
+        raise CheckpointError(f"{place / 'config.json'}: cls and top must be whole numbers, found {sizes}")
+    if not file.is_file():
+        raise CheckpointError(f"{file}: missing")
+    names = {"cls": "cls.weight", "cls_bias": "cls.bias", "terms_bias": "terms.bias"}
+    share = config.get("share")
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise CheckpointError(f"{place / 'config.json'}: share must be from 0 to 1, found {share!r:.40}")
+    sources = {name: (Part(f"{place.name}/{stored}"),) for name, stored in names.items()}
+    tensors = {f"{place.name}/{name}": stored for name, stored in read_header(file).items()}
+    return Modules(facts, Output("duplex", "rows", cls=sizes[0], top=sizes[1], share=float(share)), tensors, sources)
 
 
 def _with_tensors(modules: Modules, dense: list[tuple[Path, Dense]]) -> Modules:

@@ -28,7 +28,7 @@ _ORDER = (
     *("run", "chat", "serve", "batch", "embed", "rerank", "classify", "trace"),
     *("export", "quantize", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
     *("train-heads", "train-lora", "train-cache", "train-subwords", "train-exits", "train-experts"),
-    *("train-latent", "train-diffusion"),
+    *("train-latent", "train-diffusion", "train-embedder"),
     *("calibrate", "datastore", "labels"),
     *("inspect", "verify", "sign", "trust"),
     *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),

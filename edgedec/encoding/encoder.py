@@ -21,7 +21,13 @@ from edgedec.runtime import Runtime
 from edgedec.spec import Output
 from edgedec.text.tokenizer import Tokenizer
 
-_DOES = {"vector": "embed", "vectors": "embed tokens or rerank", "terms": "embed", "score": "rerank or classify"}
+_DOES = {
+    "vector": "embed",
+    "vectors": "embed tokens or rerank",
+    "terms": "embed",
+    "duplex": "embed",
+    "score": "rerank or classify",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class TextEncoder:
     @property
     def width(self) -> int:
         """Values of an embedding."""
-        return self._vocabulary if self.output.kind == "terms" else self.output.width(self._hidden)
+        return self.output.cls + self._vocabulary if self.output.of_terms else self.output.width(self._hidden)
 
     def embed(
         self, texts: Sequence[Text], *, prompt: str | None = None, dimensions: int = 0, truncate: bool = False
@@ -70,7 +76,7 @@ class TextEncoder:
 
     def check_width(self, dimensions: int) -> None:
         """UsageError unless it makes embeddings, and of at least so many values."""
-        self._require("embed", "vector", "terms")
+        self._require("embed", "vector", "terms", "duplex")
         if not 0 <= dimensions <= self.width:
             raise UsageError(f"dimensions {dimensions}: must be from 1 to {self.width}, or 0 for all")
 

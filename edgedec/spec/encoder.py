@@ -75,17 +75,26 @@ class Output:
     """What becomes of the rows of a text after the final norm.
 
     kind: "vector", an embedding; "vectors", one a row (late interaction); "terms", a weight of each token of the
-    vocabulary (SPLADE); "score", logits of `labels`. pool: the row or the mean of rows that goes on; "rows": each. The
-    layers `dense` follow, then, of terms, the embedding's own matrix with a bias; vectors are scaled to length 1 if
-    `normalize`. squash: of the logits of a score.
+    vocabulary (SPLADE); "duplex", `cls` values of the first row, then the weights of the `top` terms of the other rows,
+    which are `share` of a product of two (DupMAE); "score", logits of `labels`. pool: the row or the mean of rows that
+    goes on; "rows": each. The layers `dense` follow, then, of terms, the embedding's own matrix with a bias; vectors
+    are scaled to length 1 if `normalize`. squash: of the logits of a score.
     """
 
-    kind: Literal["vector", "vectors", "terms", "score"] = "vector"
+    kind: Literal["vector", "vectors", "terms", "duplex", "score"] = "vector"
     pool: Literal["mean", "cls", "last", "max", "rows"] = "mean"
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
     labels: tuple[str, ...] = ()
     squash: Squash = "none"
+    cls: int = 0
+    top: int = 0
+    share: float = 0.0
+
+    @property
+    def of_terms(self) -> bool:
+        """Whether the rows become weights of the vocabulary."""
+        return self.kind in ("terms", "duplex")
 
     def width(self, hidden: int) -> int:
         """Values of a vector, or logits."""
@@ -94,15 +103,16 @@ class Output:
     def tensors(self, hidden: int, vocabulary: int) -> Shapes:
         """Its tensors; matrices are (out, in)."""
         shapes: Shapes = {}
+        state = hidden
         for i, layer in enumerate(self.dense):
             shapes[f"dense.{i}"] = (layer.size, hidden)
             if layer.bias:
                 shapes[f"dense.{i}_bias"] = (layer.size,)
             shapes |= norm_tensors(layer.norm, f"dense.{i}_norm", layer.size)
             hidden = layer.size
-        if self.kind == "terms":
+        if self.of_terms:
             shapes["terms_bias"] = (vocabulary,)
-        return shapes
+        return shapes | ({"cls": (self.cls, state), "cls_bias": (self.cls,)} if self.kind == "duplex" else {})
 
 
 def check_encoder(spec: ModelSpec, where: str) -> None:
@@ -148,10 +158,16 @@ def _check_conv(spec: ModelSpec, entry: EncoderEntry, where: str) -> None:
 def _check_output(spec: ModelSpec, output: Output, where: str) -> None:
     for layer in output.dense:
         require_sizes(f"{where}.output.dense", {"size": layer.size})
-    if (output.kind in ("vectors", "terms")) != (output.pool == "rows"):
+    if (output.kind == "vectors" or output.of_terms) != (output.pool == "rows"):
         raise BundleCorrupt(f"{where}.output.pool: {output.pool} of {output.kind}")
     if output.kind == "score" and len(output.labels) != output.width(spec.hidden_size):
         raise BundleCorrupt(f"{where}.output.labels: {len(output.labels)} of {output.width(spec.hidden_size)} logits")
     width = (spec.entry.width if spec.entry else 0) or spec.hidden_size
-    if output.kind == "terms" and output.width(spec.hidden_size) != width:
+    if output.of_terms and output.width(spec.hidden_size) != width:
         raise BundleCorrupt(f"{where}.output.dense: not as wide as the embedding")
+    if output.kind != "duplex" and (output.cls or output.top or output.share):
+        raise BundleCorrupt(f"{where}.output: cls, top or share of {output.kind}")
+    if output.kind == "duplex":
+        fit = 0 < output.cls <= spec.hidden_size and 0 < output.top < spec.vocab_size and 0 <= output.share <= 1
+        if not fit:
+            raise BundleCorrupt(f"{where}.output: cls {output.cls}, top {output.top}, share {output.share}")

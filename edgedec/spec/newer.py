@@ -82,7 +82,8 @@ def is_newer(spec: ModelSpec) -> bool:
     """Whether a model has facts or kinds that readers of format 8 do not know."""
     relative = any(block.relative for block in spec.attention.values())  # text encoders only, like `distances`
     convolved = spec.entry is not None and spec.entry.conv
-    return bool(newer(spec) or _KINDS & set(spec.kinds) or relative or convolved)
+    duplex = spec.output is not None and spec.output.kind == "duplex"
+    return bool(newer(spec) or _KINDS & set(spec.kinds) or relative or convolved or duplex)
 
 
 def _of(block: Block) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class Rule:
 SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_model_opening", "_replicas"))
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
+    *("embedder_net", "embedder_output", "embedder_retrieval", "embedder_texts", "embedder_train"),
     *("exits_model", "exits_train", "lora_train", "drafts.files", "coprocessor", "checkpointing", "duo"),
     *("row_training", "recovery", "subwords", "latent_train", "latent_grpo"),
     *("experts_train", "pre_router_net"),

@@ -64,6 +64,7 @@ SKIPPED = {
     r"train-subwords|--cache subwords:keep": "trains for an hour; tests/unit/test_subwords.py trains a small one",
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",
     r"train-experts|smol-experts": "trains for hours; see test_train_experts.py",
+    r"train-embedder|\./notes-bert|edgedec export out -o own": "trains for an hour; see test_train_embedder.py",
     r"train-latent|smol-(cot|colar|rl)|-m \./colar ": "trains for hours; see test_train_latent.py",
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
