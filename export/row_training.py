@@ -50,7 +50,7 @@ class RowTrainer(Checkpointed):
         torch.set_num_threads(plan.threads)
         self.plan, self.steps, self.spent = plan, 0, 0.0
         self.stream = self.rows(files, encode, length or plan.length, plan.seed, Place())
-        self.held = [row for row in self.stream.held() if len(row) > least]
+        self.held: list[Any] = [row for row in self.stream.held() if len(row) > least]
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
 

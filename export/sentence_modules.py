@@ -154,18 +154,17 @@ def _dense(file: Path) -> Dense:
 def _duplex(facts: EncoderFacts, place: Path) -> Modules:
     """What `train-embedder` writes for an embedding of [CLS] and terms."""
     config, file = read_optional(place / "config.json"), place / "model.safetensors"
-    sizes = [config.get(key) for key in ("cls", "top")]
-    if any(type(size) is not int or size < 1 for size in sizes):
-        raise CheckpointError(f"{place / 'config.json'}: cls and top must be whole numbers, found {sizes}")
+    cls, top, share = (config.get(key) for key in ("cls", "top", "share"))
+    if type(cls) is not int or type(top) is not int or min(cls, top) < 1:
+        raise CheckpointError(f"{place / 'config.json'}: cls and top must be whole numbers, found {[cls, top]}")
     if not file.is_file():
         raise CheckpointError(f"{file}: missing")
     names = {"cls": "cls.weight", "cls_bias": "cls.bias", "terms_bias": "terms.bias"}
-    share = config.get("share")
-    if type(share) not in (int, float) or not 0 <= share <= 1:
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise CheckpointError(f"{place / 'config.json'}: share must be from 0 to 1, found {share!r:.40}")
     sources = {name: (Part(f"{place.name}/{stored}"),) for name, stored in names.items()}
     tensors = {f"{place.name}/{name}": stored for name, stored in read_header(file).items()}
-    return Modules(facts, Output("duplex", "rows", cls=sizes[0], top=sizes[1], share=float(share)), tensors, sources)
+    return Modules(facts, Output("duplex", "rows", cls=cls, top=top, share=float(share)), tensors, sources)
 
 
 def _with_tensors(modules: Modules, dense: list[tuple[Path, Dense]]) -> Modules:
