@@ -132,7 +132,7 @@ class Model(OpenedModel):
     ) -> list[dict[str, float]]:
         """The scores of the model's labels for each text or pair of texts, the highest first. Of a model that embeds:
         `examples`, a few texts of each label: the scores are cosines to their means, which `align` moves towards the
-        texts (docs/embeddings.md), or `labels`, learned ones or their file."""
+        texts (docs/own-encoders.md), or `labels`, learned ones or their file."""
         encoder = self.encoder
         if examples is None and align is not None:
             raise UsageError("align: moves the means of examples, give some")
