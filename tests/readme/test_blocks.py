@@ -69,6 +69,7 @@ SKIPPED = {
     r"edgedec calibrate|cache tca:mass": "changes the bundle; tests/unit/test_viewing_policies.py calibrates a copy",
     r"git clone|hf:|edgedec pull": "needs the network",
     r"all-MiniLM": "needs a published checkpoint; tests/parity/test_encoders.py exports small ones",
+    r"OUT/checkpoint": "tests/bench/encoder_geometry.py writes it, with torch",
     r"unixcoder-base": "needs a published checkpoint; tests/parity/test_unixcoder.py exports a small one",
     r"--device webgpu|ort:webgpu": "needs a GPU or SwiftShader; tests/devices/test_webgpu.py",
     r"qnn:SM8650": "needs onnxruntime-qnn; tests/devices/test_qnn.py",
