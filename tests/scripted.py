@@ -112,6 +112,7 @@ class Text:
         self.runtime: Runtime = runtime
         self.policy = policy_of(words, runtime.spec, decode, runtime.capabilities)
         self.cache, self.ids, self.adapter = self.runtime.new_cache(room), list[int](), None
+        self.together = 0
 
     def pending(self) -> list[int]:
         return self.ids[self.cache.length :]

@@ -52,7 +52,6 @@ def classify(
     Examples:
       edgedec classify "What a film!" -m ./sentiment
       edgedec classify reviews.txt -m ./sentiment --json
-      edgedec classify reviews.txt -m ./minilm --examples few.tsv
       edgedec classify reviews.txt -m ./minilm --examples few.tsv --align measured
       edgedec classify reviews.txt -m ./minilm --labels mail.labels
     """

@@ -59,7 +59,8 @@ def _models() -> dict[str, ModelSpec]:
         config = zoo_golden.golden(name).config
         longer = {key: ROOM for key in ("max_position_embeddings", "max_seq_len") if config.get(key)}
         found[name] = replace(architecture(config | longer).spec(config | longer), context_length=ROOM)
-    for name in ("experts chosen before the layers", "experts chosen before attention", "experts in levels"):
+    others = ("experts chosen before attention", "experts in levels", "sums normed twice")
+    for name in ("experts chosen before the layers", *others):
         found[name] = replace(CONFORMANCE[name], context_length=ROOM)
     return found
 

@@ -112,7 +112,7 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert config_path() == tmp_path / ".config" / "edgedec" / "config.toml"
 
 
-TRAINED = ("cache", "diffusion", "exits", "experts", "heads", "latent", "lora", "subwords")
+TRAINED = ("cache", "diffusion", "embedder", "exits", "experts", "heads", "latent", "lora", "subwords")
 TR = {f"train-{part}" for part in TRAINED} | {"trace", "trust"}
 
 

@@ -28,8 +28,7 @@ CONFIGS: list[tuple[dict[str, Any], str, bool]] = [
 ]
 ARCHITECTURES: list[tuple[str, dict[str, int], str]] = [
     ("t5", {}, "an encoder-decoder"),
-    ("jina-bert-v2", {}, "an encoder"),
-    ("nomic-bert-moe", {}, "an encoder"),
+    ("t5encoder", {}, "an encoder"),
     ("plamo2", {"ssm.state_size": 16}, "a recurrent or state-space model"),
     ("rwkv6", {}, "a recurrent or state-space model"),
     ("arwkv7", {}, "a recurrent or state-space model"),

@@ -118,7 +118,8 @@ class Batch:
         jobs = self._next_jobs()
         if not jobs:
             self._retire()
-            sleep(_PAUSE if parked else 0.0)
+            if parked:
+                sleep(_PAUSE)
             return parked
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         self._shares.note(jobs)
@@ -206,8 +207,7 @@ class Batch:
     def _bound(self) -> int:
         """A quick upper bound of `held`: as if nothing were shared."""
         idle = sum(self._in_pages(cache.length) for cache in self.prefixes.caches())
-        running = sum(self._need(job) + self._page * len(job.caches) for job in self._running)
-        return idle + running
+        return idle + sum(self._need(job) + self._page * len(job.caches) for job in self._running)
 
     def _need(self, job: Job) -> int:
         """Tokens of cache, in whole pages, that a sequence takes at most from here on."""
