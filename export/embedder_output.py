@@ -59,9 +59,11 @@ class FittedOutput:
         return len(self.matrix) + (len(self.mean) if self.top else 0)
 
 
-def check_terms(trainer: EmbedderTrainer, top: int) -> None:
-    """UsageError if embeddings of this encoder cannot have so many terms."""
+def check_sizes(trainer: EmbedderTrainer, dimensions: int, top: int) -> None:
+    """UsageError if embeddings of this encoder cannot have so many values of [CLS] and terms."""
     config = trainer.net.lm.config
+    if dimensions > config.hidden_size:
+        raise UsageError(f"--dimensions {dimensions}: [CLS] of this encoder has {config.hidden_size} values")
     if top and architecture(config.to_dict()).FACTS.terms is None:
         raise UsageError(f"--terms {top}: embeddings with terms are of BERT and DistilBERT, not of {config.model_type}")
     if top >= config.vocab_size:
@@ -70,16 +72,16 @@ def check_terms(trainer: EmbedderTrainer, top: int) -> None:
 
 def fit(trainer: EmbedderTrainer, texts: Sequence[str], dimensions: int, top: int) -> FittedOutput:
     """The output for the encoder as it is now. texts: of the training; dimensions: of [CLS], 0: all that they tell
-    apart."""
+    apart, which are fewer where texts of the training do not differ in as many directions."""
     cls, scores = trainer.embedded(texts)
     cls = cls.double()
     mean = cls.mean(0)
     _, deviations, directions = torch.linalg.svd(cls - mean, full_matrices=False)
     deviations = deviations / len(texts) ** 0.5
     known = int((deviations > _SMALLEST * deviations[0]).sum())
-    if known < max(dimensions, 1):
-        raise UsageError(f"--dimensions {dimensions}: {len(texts)} texts of the data differ in {known} directions")
-    n = dimensions or known
+    if not known:
+        raise UsageError(f"the encoder gives the same for all of {len(texts)} texts of the data")
+    n = min(dimensions or known, known)
     matrix = directions[:n] / deviations[:n, None]
     found = FittedOutput(matrix.float(), -(matrix @ mean).float(), scores.mean(0), top)
     return _weighed(trainer, found, questions(texts[:_ASKED], trainer.plan.seed)) if top else found

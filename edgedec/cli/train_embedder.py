@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +83,7 @@ def train_embedder(
     plan = training.EmbedderPlan(**asdict(passages), **how.settings())
     with progress_bar(quiet=json) as show:
         trainer = training.EmbedderTrainer(checkpoint, data, plan)
-        output.check_terms(trainer, embedding.terms)
+        output.check_sizes(trainer, embedding.dimensions, embedding.terms)
         texts, asked = trainer.texts(output.FITTED_ON), measuring.questions(trainer.held, how.seed)
 
         def measured() -> tuple[Any, Any]:
@@ -95,6 +96,9 @@ def train_embedder(
         fitted, after = measured()
         with replacing_folder(out, force=force) as made:
             output.write_encoder(trainer, fitted, made)
+    if len(fitted.matrix) < embedding.dimensions:
+        said = f"texts of the data differ in {len(fitted.matrix)} directions of [CLS]"
+        print(f"edgedec: --dimensions {embedding.dimensions}: {said}; the embedding has as many", file=sys.stderr)
     _report(out, trainer, fitted, {"before": before, "after": after}, json)
 
 

@@ -17,7 +17,7 @@ from checkpoints import write_llama
 import edgedec
 from edgedec.cli import main
 from edgedec.cli._app import run_app
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 
 pytest.importorskip("torch", reason="encoders are trained with torch")
 pytest.importorskip("transformers", reason="encoders are trained on transformers' networks")
@@ -438,6 +438,26 @@ def test_the_share_of_terms_is_the_one_that_finds_most(short: EmbedderTrainer) -
     assert len(set(mrr.values())) > 1
 
 
+def test_no_more_directions_are_taken_than_texts_differ_in(
+    start: Path,
+    data: Path,
+    tmp_path: Path,
+    short: EmbedderTrainer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was trained for hours is not lost for want of them."""
+    alike = fit(short, short.texts(6), 24, 0)
+    assert len(alike.matrix) == 5, "six texts less their mean"
+    with pytest.raises(UsageError, match="the same for all of 3 texts"):
+        fit(short, short.texts(1) * 3, 0, 0)
+    monkeypatch.setattr("edgedec.export.embedder_output.FITTED_ON", 6)
+    assert run_app(argv(start, data, tmp_path / "out", "--dimensions", "24")) == 0
+    said = capsys.readouterr()
+    assert "--dimensions 24: texts of the data differ in 5 directions of [CLS]; the embedding has as many" in said.err
+    assert "embeddings of 5 values" in said.out
+
+
 # The verb
 
 
@@ -486,7 +506,7 @@ def test_what_cannot_be_trained_is_said_in_a_line(
     assert "reads 40 tokens" in refused(argv(start, data, out, "--length", "41"), capsys)
     assert "too few texts" in refused(argv(start, few, out), capsys)
     assert f"--terms {len(WORDS)}" in refused(argv(start, data, out, "--terms", str(len(WORDS))), capsys)
-    assert "differ in" in refused(argv(start, data, out, "--dimensions", "999"), capsys)
+    assert "[CLS] of this encoder has" in refused(argv(start, data, out, "--dimensions", "999"), capsys)
     assert "generates text" in refused(argv(write_llama(tmp_path / "llama"), data, out), capsys)
     roberta = tmp_path / "roberta"
     network("roberta", max_position_embeddings=50).lm.save_pretrained(roberta)
