@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class BundleSource(Checkpoint):
     def diffusion(self, spec: ModelSpec) -> DiffusionFacts | None:
         return self.bundle.manifest.diffusion
 
-    @property
+    @cached_property
     def modes(self) -> ModeFacts | None:
         return self.bundle.manifest.modes
 

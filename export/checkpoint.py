@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Checkpoint:
         text = copy_text(self.folder, target, self.config)
         return text if self.modes is None else with_modes(target, text)
 
-    @property
+    @cached_property
     def modes(self) -> ModeFacts | None:
         """How texts are given to a model whose first tokens choose which rows see each other."""
         return mode_facts(self.folder, self.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bench.embedding import Run, Texts
+from edgedec.bench.llama_context import load_model
 from edgedec.bench.llama_weights import missing_library
+from edgedec.encoding.runner import batches
 from edgedec.errors import RuntimeUnavailable, UsageError
 
 # Tokens of a call of llama.cpp, and its texts.
@@ -28,7 +30,7 @@ def of_onnx(file: str, threads: int) -> tuple[str, Run]:
     options.intra_op_num_threads = threads
     session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     names = {given.name for given in session.get_inputs()}
-    if not names & {"input_ids"} or names - {"input_ids", "attention_mask", "token_type_ids"}:
+    if "input_ids" not in names or names - {"input_ids", "attention_mask", "token_type_ids"}:
         raise UsageError(f"--peer onnx:{file}: reads {', '.join(sorted(names))}; must be input_ids, attention_mask")
 
     def run(texts: Texts) -> object:
@@ -49,13 +51,10 @@ def of_llama_cpp(file: str, threads: int) -> tuple[str, Run]:
         raise RuntimeUnavailable(f"--peer llama.cpp: {why}")
     import llama_cpp as lib
 
-    quiet = lib.llama_log_callback(lambda level, text, data: None)
-    lib.llama_log_set(quiet, None)
-    lib.llama_backend_init()
-    model = lib.llama_model_load_from_file(file.encode(), lib.llama_model_default_params())
+    model, log = load_model(lib, file)
     if not model:
         raise UsageError(f"--peer llama.cpp:{file}: llama.cpp cannot open it")
-    context = _LlamaEncoder(lib, model, threads, quiet)
+    context = _LlamaEncoder(lib, model, threads, log)
     return "llama.cpp", lambda texts: [vector for part in _parts(texts) for vector in context.vectors(part)]
 
 
@@ -85,19 +84,14 @@ class _LlamaEncoder:
         return [np.ctypeslib.as_array(vector, (self._width,)).copy() for vector in found]
 
 
-def _parts(texts: Sequence[list[int]]) -> Iterator[Texts]:
+def _parts(texts: Texts) -> Iterator[Texts]:
     """The texts of each call of llama.cpp."""
-    part, rows = Texts(), 0
-    for text in texts:
-        if len(text) > _ROWS:
-            raise UsageError(f"--peer llama.cpp: a text of {len(text)} tokens; a call has {_ROWS}")
-        if part and (rows + len(text) > _ROWS or len(part) == _TEXTS):
-            yield part
-            part, rows = Texts(), 0
-        part.append(text)
-        rows += len(text)
-    if part:
-        yield part
+    lengths = [len(text) for text in texts]
+    if max(lengths, default=0) > _ROWS:
+        raise UsageError(f"--peer llama.cpp: a text of {max(lengths)} tokens; a call has {_ROWS}")
+    for batch in batches(lengths, _ROWS):
+        for at in range(0, len(batch), _TEXTS):
+            yield [texts[i] for i in batch[at : at + _TEXTS]]
 
 
 def _existing(file: str, kind: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgedec.bench.llama_batch import LlamaBatch
-from edgedec.bench.llama_context import LLAMA_KV, LlamaContext
+from edgedec.bench.llama_context import LLAMA_KV, LlamaContext, load_model
 from edgedec.bench.llama_filled import fill
 from edgedec.bench.timing import Config
 from edgedec.errors import RuntimeUnavailable
@@ -155,11 +155,7 @@ class LlamaCpp(Undrafted):
         if config.kv is not None and config.kv not in LLAMA_KV:
             raise RuntimeUnavailable(f"llama.cpp has no cache of {config.kv}; there are: {', '.join(LLAMA_KV)}")
         self._lib, self._threads, self._kv = llama_cpp, threads, config.kv
-        # Kept: it is called as long as the process lives.
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
-        llama_cpp.llama_log_set(self._log, None)
-        llama_cpp.llama_backend_init()
-        self._model = llama_cpp.llama_model_load_from_file(config.gguf.encode(), llama_cpp.llama_model_default_params())
+        self._model, self._log = load_model(llama_cpp, config.gguf)
         if not self._model:
             raise RuntimeUnavailable(f"llama.cpp cannot load {config.gguf}")
         self._context = self._open(config.prompt + config.generate + 1)

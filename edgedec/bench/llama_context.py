@@ -14,6 +14,15 @@ from edgedec.errors import RuntimeUnavailable
 LLAMA_KV = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 
 
+def load_model(lib: Any, gguf: str) -> tuple[Any, object]:
+    """A model, null if llama.cpp cannot read it, and what silences its log, to be kept: it is called as long as the
+    process lives."""
+    log = lib.llama_log_callback(lambda level, text, data: None)
+    lib.llama_log_set(log, None)
+    lib.llama_backend_init()
+    return lib.llama_model_load_from_file(gguf.encode(), lib.llama_model_default_params()), log
+
+
 class LlamaContext:
     """One sequence in llama.cpp. length: of its tokens; flash: its flash attention, which rounds to 16 bits; None: as
     llama.cpp chooses, but with the cache in the format kv."""

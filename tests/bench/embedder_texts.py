@@ -14,8 +14,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
-
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -42,15 +40,17 @@ def start(folder: Path, files: list[Path], tokens: int, hidden: int, layers: int
 
 
 def find(bundle: str, given: list[str]) -> None:
+    import torch
+
     import edgedec
+    from edgedec.export.embedder_retrieval import retrieval
 
     model = edgedec.open(bundle)
     split = [re.split(r"(?<=[.!?])\s+", text.strip()) for text in given]
     pairs = [(parts[-1], " ".join(parts[:-1])) for parts in split if len(parts) > 2]
     asked, held = (model.embed(list(side), truncate=True) for side in zip(*pairs, strict=True))
-    scores = asked @ held.T
-    ranks = (scores >= np.diag(scores)[:, None]).sum(1)
-    print(f"{bundle}: of {len(pairs)} texts {np.mean(ranks == 1):.1%} first, MRR {np.mean(1 / ranks):.3f}")
+    found = retrieval(torch.from_numpy(asked), torch.from_numpy(held))
+    print(f"{bundle}: of {found.texts} texts {found.first:.1%} first, MRR {found.mrr:.3f}")
 
 
 def main() -> None:
