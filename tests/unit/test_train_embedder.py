@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import encoder_checkpoints as checkpoints
@@ -34,6 +35,7 @@ from edgedec.export.embedder_output import FittedOutput, fit, measure, write_enc
 from edgedec.export.embedder_retrieval import Retrieval, questions, retrieval
 from edgedec.export.embedder_texts import (
     PassageReader,
+    _inner,
     batch_of,
     hidden_words,
     seen_by_rows,
@@ -349,6 +351,22 @@ def test_a_question_is_a_sentence_that_its_text_lost() -> None:
         assert asked in text
         assert asked not in rest
         assert sorted((asked + " " + rest).split()) == sorted(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        (["[CLS]", "run", "##ning", "a"], [2]),
+        (["<s>", "\u0120run", "ning", "\u0120a"], [0, 2]),
+        (["<s>", "\u2581run", "ning"], [0, 2]),
+        (["run", "ning"], []),
+    ],
+)
+def test_a_token_goes_on_with_a_word_by_the_marks_of_its_vocabulary(words: list[str], goes_on: list[int]) -> None:
+    tokenizer = SimpleNamespace(get_vocab=lambda: {word: i for i, word in enumerate(words)})
+    found = _inner(tokenizer, len(words) + 2)
+    assert found.nonzero().flatten().tolist() == goes_on
+    assert len(found) == len(words) + 2
 
 
 # What is written
