@@ -209,6 +209,11 @@ def test_the_tokenizer_puts_decoder_only_before_a_text_and_a_chat_is_a_source(na
     assert native.tokenizer.decode([DECODER, MASK, *ids_of("ab"), END]) == "ab"
 
 
+def test_added_tokens_stand_by_their_numbers(native: edgedec.Model) -> None:
+    added = json.loads((native.bundle.path / "tokenizer.json").read_text())["added_tokens"]
+    assert [token["id"] for token in added] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_how_many_tokens_see_each_other() -> None:
     facts = ModeFacts((0, 6, 2), (0, 5, 2), 2)
     assert [facts.together(ids) for ids in ([0, 5, 2, 7, 8, 2, 9, 2], [0, 6, 2, 7, 2], [0, 5, 3, 2], [0], [])] == [
