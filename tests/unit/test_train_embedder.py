@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from checkpoints import write_llama
 import edgedec
 from edgedec.cli import main
 from edgedec.cli._app import run_app
+from edgedec.cli.train_embedder import DuplexFlags, EmbedderTraining
 from edgedec.errors import EdgedecError, UsageError
 
 pytest.importorskip("torch", reason="encoders are trained with torch")
@@ -482,6 +483,13 @@ def test_no_more_directions_are_taken_than_texts_differ_in(
 def argv(start: Path, data: Path, out: Path, *more: str) -> list[str]:
     how = ["--steps", "2", "--batch", "2", "--length", "40", "-t", "1"]
     return ["train-embedder", str(start), str(data), "-o", str(out), *how, *more]
+
+
+def test_the_verbs_defaults_are_those_of_the_plan() -> None:
+    """The authors' rate and weight of the bag of words."""
+    plan, flags, minutes = EmbedderPlan(), DuplexFlags(), EmbedderTraining().minutes
+    assert (flags.rate, flags.batch, flags.length, flags.cls, flags.bag, minutes) == (1e-4, 32, 128, 1.0, 0.1, 10.0)
+    assert {**asdict(plan), **asdict(flags), "minutes": minutes} == asdict(plan)
 
 
 def test_the_verb_trains_reports_and_goes_on(
