@@ -27,14 +27,17 @@ Read = Callable[[int, int], NDArray[np.float32]]
 class Kept:
     """A weight that is quantized already. rows: data and scales of rows start..stop as `quantize` gives them, and their
     zero points, or offsets as float16, [n, blocks], or None if there are none. parts: what it gives instead are parts
-    of scales (`Tensor.parts`)."""
+    of scales (`Tensor.parts`). row_scales: those of a row are the same."""
 
     format: Format
     block: int
     rows: Callable[[int, int], tuple[Bytes, Half, Bytes | Half | None]]
     parts: bool = False
+    row_scales: bool = False
 
 
+ROW = 0  # as a block: all weights of a row share a scale, which every block of ROW_BLOCK has
+ROW_BLOCK = 32
 _CHUNK = 4 << 20
 _ROPE_ROWS = 4096
 
@@ -65,7 +68,7 @@ class WeightsFile:
                 self._write(read(start, stop).astype(np.float32 if fmt == "f32" else np.float16))
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
-            rounded = Kept(fmt, block, lambda start, stop: (*quantize(read(start, stop), fmt, block), None))
+            rounded = rounded_rows(fmt, block, read)
             # A row a token is read, so it lies by itself.
             self.tensors[name] = self._quantized(kept or rounded, shape, "rows" if name == "lookup" else self._layout)
 
@@ -80,7 +83,9 @@ class WeightsFile:
             else:
                 self._write(data)
             scales.append(chunk_scales)
-        tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, layout)
+        tensor = Tensor(
+            fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, layout, row_scales=kept.row_scales
+        )
         if kept.parts:
             parts = np.concatenate(zeros)
             return replace(tensor, parts=self.array(parts if layout == "rows" else pack(parts, 0)))
@@ -112,6 +117,20 @@ class WeightsFile:
         raw = np.ascontiguousarray(array)
         self._file.write(raw.data)
         self.size += raw.nbytes
+
+
+def rounded_rows(fmt: Format, block: int, read: Read) -> Kept:
+    """The rows that `read` gives as floats, rounded in blocks of `block`, or with one scale each."""
+
+    def rows(start: int, stop: int) -> tuple[Bytes, Half, None]:
+        floats = read(start, stop)
+        if block != ROW:
+            return *quantize(floats, fmt, block), None
+        blocks = -(-floats.shape[1] // ROW_BLOCK)
+        data, scales = quantize(floats, fmt, blocks * ROW_BLOCK)
+        return data.reshape(len(data), blocks, -1), np.repeat(scales, blocks, axis=1), None
+
+    return Kept(fmt, block or ROW_BLOCK, rows, row_scales=block == ROW)
 
 
 def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], Half]:

@@ -134,7 +134,7 @@ class BundleWriter:
             name=contents.name,
             spec=contents.spec,
             weights=self._weights,
-            quantization={**contents.formats, "block": str(contents.block)},
+            quantization={**contents.formats, "block": str(contents.block or "row")},
             tensors=layout.tensors,
             ropes=layout.ropes,
             kv_formats=tuple(next(f for f in get_args(KVFormat) if f == kv) for kv in contents.kv),
@@ -173,7 +173,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def _version(layout: Layout, contents: Contents) -> int:
     """The oldest format that says all that the bundle has."""
     tensors = layout.tensors.values()
-    if is_newer(layout.spec) or any(t.offsets or t.parts or t.format in ("int5", "nl4", "mx4") for t in tensors):
+    newest = ("int5", "nl4", "mx4")
+    if is_newer(layout.spec) or any(t.offsets or t.parts or t.row_scales or t.format in newest for t in tensors):
         return VERSION
     if contents.encoder is not None or any(t.format in ("int3", "int2") for t in tensors):
         return WITH_ENCODERS

@@ -16,6 +16,7 @@ from edgedec.bundle.manifest import LANES, Tensor
 from edgedec.kernels.cpu import codes, structs
 from edgedec.runtime import Outputs, Readout, check_readout
 from edgedec.runtimes._native_cache import address
+from edgedec.runtimes._native_tensors import beside
 
 
 class NativeReadouts:
@@ -52,7 +53,7 @@ class NativeReadout:
             len(rows),
             tensor.shape[1],
             tensor.block,
-            int(tensor.offsets > 0),
+            beside(tensor),
             _place(self._data),
             _place(self._scales),
             _place(self._zeros),

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.manifest import Tensor
 from edgedec.kernels.cpu import codes, structs
 from edgedec.runtimes._native_cache import address
+
+
+def beside(t: Tensor) -> int:
+    """What lies beside the weights and scales of a matrix, or that its scales are of rows: `Matrix::offsets`."""
+    return 2 if t.parts else 3 if t.row_scales else int(t.offsets > 0)
 
 
 class NativeTensors:
@@ -49,11 +55,11 @@ class NativeTensors:
             return structs.TensorStruct()
         t = self._tensors[name]
         scales = self._base + t.scales if t.block else 0
-        beside = t.zeros or t.offsets or t.parts
-        zeros = self._base + beside if beside else 0
-        (n, k), offsets = t.shape, 2 if t.parts else int(t.offsets > 0)
+        others = t.zeros or t.offsets or t.parts
+        zeros = self._base + others if others else 0
+        (n, k), what = t.shape, beside(t)
         return structs.TensorStruct(
-            codes.FORMATS[t.format], codes.LAYOUTS[t.layout], n, k, t.block, offsets, self._base + t.data, scales, zeros
+            codes.FORMATS[t.format], codes.LAYOUTS[t.layout], n, k, t.block, what, self._base + t.data, scales, zeros
         )
 
     def _list(self, names: Sequence[str]) -> int | None:

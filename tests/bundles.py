@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.bundle.integers import packed
 from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
-from edgedec.export.weights import Kept, WeightsFile, format_of
+from edgedec.export.weights import ROW, Kept, WeightsFile, format_of
 from edgedec.spec import (
     KV_FORMATS,
     S6,
@@ -55,8 +55,8 @@ def write_bundle(
     own: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight. weights
-    "int4+zeros", "int8+zeros": the matrices of blocks have zero points; "int4+offsets", "int8+offsets": offsets; own:
-    formats of single matrices."""
+    "int4+zeros", "int8+zeros": the matrices of blocks have zero points; "int4+offsets", "int8+offsets": offsets;
+    "int8+rows": a scale for each row, head and embedding too; own: formats of single matrices."""
     weights, _, middle = weights.partition("+")
     stepped = {"zeros": offset, "offsets": above_least}.get(middle)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def write_bundle(
             fmt = (own or {}).get(name) or format_of(spec, name, weights, head or weights, embed or weights)
             inner = name in spec.matrices - {"embed", "head"}
             kept = stepped(read(name), fmt, block) if stepped and inner else None
-            out.tensor(name, _slices(read(name)), shape, fmt, block, kept)
+            out.tensor(name, _slices(read(name)), shape, fmt, ROW if middle == "rows" else block, kept)
         ropes = tuple(out.rope(rope, spec) for rope in spec.ropes)
         out.array(np.zeros(0, np.uint8))
     manifest = Manifest(

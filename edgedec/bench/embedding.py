@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
 from edgedec.runtime import RuntimeOptions, choose_runtime, open_runtime
 
+_REST = 0.1  # seconds
 Texts = list[list[int]]
 Run = Callable[[Texts], object]
 
@@ -65,14 +66,17 @@ def measure(
     repetitions: int,
     show: Callable[[int, int], None] = lambda done, total: None,
     clock: Callable[[], float] = perf_counter,
+    rest: Callable[[float], None] = sleep,
 ) -> list[Timed]:
-    """Every engine at every shape, in turns; the first turn of a shape is not counted."""
+    """Every engine at every shape, in turns; the first turn of a shape is not counted. Before each the machine rests,
+    because threads of the engine before still wait for work by then, each on a core."""
     found, total = list[Timed](), len(shapes) * (repetitions + 1)
     for i, shape in enumerate(shapes):
         texts, times = shape.draw(vocabulary), [list[float]() for _ in engines]
         for turn in range(repetitions + 1):
             show(i * (repetitions + 1) + turn, total)
             for (_, run), spent in zip(engines, times, strict=True):
+                rest(_REST)
                 began = clock()
                 run(texts)
                 spent.append(clock() - began)

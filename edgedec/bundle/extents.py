@@ -10,6 +10,8 @@ from edgedec.errors import BundleCorrupt
 
 _WITH_OFFSETS, _WITH_PARTS, _OF_32 = ("int8", "int4", "int5"), ("int3", "int6", "uint2"), ("int5", "nl4", "mx4")
 
+_LONGEST_ROW = 131072  # inputs whose integer sums of products 32 bits hold
+
 
 def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
     """(name, offset, bytes) of everything in the weights file."""
@@ -29,8 +31,10 @@ def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
                 yield f"{name} (offsets)", tensor.offsets, tensor.offset_bytes
             if tensor.parts:
                 yield f"{name} (parts)", tensor.parts, tensor.part_bytes
-        elif tensor.zeros or tensor.offsets or tensor.parts:
-            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points, offsets or parts")
+            if tensor.row_scales and not _may_have_row_scales(tensor):
+                raise BundleCorrupt(f"tensor {name}: {tensor.format} in blocks of {tensor.block} with scales of rows")
+        elif tensor.zeros or tensor.offsets or tensor.parts or tensor.row_scales:
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points, offsets, parts or scales of rows")
         elif tensor.layout != "rows":
             raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
         yield name, tensor.data, tensor.data_bytes
@@ -47,6 +51,11 @@ def extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if offset is None:
                 raise BundleCorrupt(f"kv_scales.{kv}: missing")
             yield f"kv_scales.{kv}", offset, sum(4 * block.kv_parts * block.kv_dim for block in spec.attention.values())
+
+
+def _may_have_row_scales(tensor: Tensor) -> bool:
+    plain = tensor.format == "int8" and tensor.block == 32 and not tensor.zeros and not tensor.offsets
+    return plain and tensor.shape[-1] <= _LONGEST_ROW
 
 
 def _has_blocks(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ import typer
 from edgedec.cli import _flags as o
 from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
-from edgedec.errors import UnknownArchitecture
+from edgedec.errors import UnknownArchitecture, UsageError
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
@@ -55,7 +55,9 @@ class FormatFlags:
     ] = None
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None
     embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None
-    block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32
+    block: Annotated[
+        str, typer.Option(metavar="32|64|128|row", help="Weights that share a scale; row: all of one, int8 only.")
+    ] = "32"
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32"
@@ -81,12 +83,18 @@ class FormatFlags:
             "weights": self.weights and self.weights.value,
             "head": self.head and self.head.value,
             "embed": self.embed and self.embed.value,
-            "block": self.block,
+            "block": self._block(),
             "kv": names(self.kv),
             "target": self.target.value,
             "context": self.ctx_size or None,
             "runtimes": names(self.runtimes) if self.runtimes else None,
         }
+
+    def _block(self) -> int:
+        sizes = {"32": 32, "64": 64, "128": 128, "row": 0}
+        if self.block not in sizes:
+            raise UsageError(f"--block {self.block}: must be {', '.join(sizes)}")
+        return sizes[self.block]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from edgedec.encoding.numeric import Array
 from edgedec.encoding.texts import EncodedText
 from edgedec.runtime import Call, Outputs, Rows, Runtime
 
-# Rows of a forward: more gain nothing, and keys and values of all of them are in memory.
-_ROWS = 1024
+# Rows of a forward: the values of more do not fit the second cache, and keys and values of all are in memory.
+_ROWS = 256
 
 
 class TextRunner:

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 27
+#define ED_ABI 28
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)

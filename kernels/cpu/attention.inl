@@ -189,6 +189,7 @@ ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, in
 template <int F>
 static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
   switch (w.a.dim) {  // the usual ones unrolled
+    case 32: return score_span<F>(w, 32, slots, span, i0, i1);
     case 64: return score_span<F>(w, 64, slots, span, i0, i1);
     case 128: return score_span<F>(w, 128, slots, span, i0, i1);
     default: return score_span<F>(w, w.a.dim, slots, span, i0, i1);
@@ -340,6 +341,7 @@ ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int 
 template <int F>
 static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
   switch (w.a.dim) {
+    case 32: return sum_span<F>(w, 32, slots, span, i0, i1);
     case 64: return sum_span<F>(w, 64, slots, span, i0, i1);
     case 128: return sum_span<F>(w, 128, slots, span, i0, i1);
     default: return sum_span<F>(w, w.a.dim, slots, span, i0, i1);

@@ -21,6 +21,9 @@ bool always() { return true; }
 
 // Best first.
 const Unit UNITS[] = {
+#ifdef ED_AMX
+    {kernels_amx, has_amx},
+#endif
 #ifdef ED_HAVE_AVX512
     {kernels_avx512, has_avx512vnni},
 #endif

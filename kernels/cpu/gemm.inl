@@ -179,6 +179,9 @@ ED_IN void step_sums(const uint8_t* const* w, size_t ahead, const int8_t* const*
 }
 #endif
 
+// A product of a row with one scale each.
+ED_IN nf scaled_sum(ni sum, const uint16_t* weights, float scale) { return nmul(nfloat(sum), nmul(nload_f16(weights), nset(scale))); }
+
 // Sums of M rows by V vectors: in registers where there is room for them beside those of a step, else in memory.
 template <int M, int V, bool KEPT>
 struct Sums {
@@ -309,6 +312,63 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
   if constexpr (ZEROS != BY_BLOCK && KEEPS) store(acc);
 }
 
+// sums[m * V + v] = row m0 + m times vector v, of matrices with one scale a row.
+template <int M, int V>
+ED_APART void row_tile(const Strip<V>& at, int kpad, const QuantizedActivations& a, int m0, float* sums) {
+  const int8_t* x[M];
+  const uint8_t* w[V];
+  ni acc[M][V];
+  each<M>([&](auto m) ED_INLINED { x[m] = a.record(m0 + m, 0); });
+  each<V>([&](auto v) ED_INLINED { w[v] = at.w[v]; });
+#ifdef ED_OWN_STEP
+  constexpr int S = step_vectors(M, V);
+  const int none[M] = {};
+  each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc[m][v] = niset(a.about(m0 + m, 0).offset); }); });
+#else
+  const auto begun = [&](int m) ED_INLINED { return a.about(m0 + m, 0).offset; };
+  each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc[m][v] = begin8(begun(m)); }); });
+#endif
+  // As in `tile`.
+  const int last = kpad - 32 * (AHEAD / (64 * 8));
+  size_t ahead = AHEAD;
+  for (int k = 0; k < kpad; k += 32) {
+    if (k == last) ahead += at.skip;
+#ifdef ED_OWN_STEP
+    for (int j = 0; j < 8; j++) nprefetch(w[0] + ahead + 64 * j);
+#pragma GCC unroll 1
+    for (int v0 = 0; v0 < V; v0 += S) {
+      ni sum[M][S];
+      step_sums<INT8, 32, M, S, 0>(w + v0, x, none, sum);
+      each<M>([&](auto m) ED_INLINED { each<S>([&](auto i) ED_INLINED { acc[m][v0 + i] = niadd(acc[m][v0 + i], sum[m][i]); }); });
+    }
+#else
+    each<8>([&](auto j) ED_INLINED {
+      w8 ready[V];
+      each<V>([&](auto v) ED_INLINED {
+        nprefetch(w[v] + ahead + 64 * j);
+        ready[v] = ready8(nbytes(w[v] + 64 * j));
+      });
+      each<M>([&](auto m) ED_INLINED {
+        const auto x0 = nspread(x[m] + 4 * j);
+        each<V>([&](auto v) ED_INLINED { acc[m][v] = dot8(acc[m][v], ready[v], x0); });
+      });
+    });
+#endif
+    each<M>([&](auto m) ED_INLINED { x[m] += 32; });
+    each<V>([&](auto v) ED_INLINED { w[v] += 64 * 8; });
+  }
+  each<M>([&](auto m) ED_INLINED {
+    each<V>([&](auto v) ED_INLINED {
+#ifdef ED_OWN_STEP
+      const ni sum = acc[m][v];
+#else
+      const ni sum = end8(acc[m][v], begun(m));
+#endif
+      nstore(sums + (m * V + v) * W, scaled_sum(sum, at.s[v], a.about(m0 + m, 0).scale));
+    });
+  });
+}
+
 // m rows by tiles of M, M / 2, ... rows.
 template <int FORMAT, int STEP, int V, int ZEROS, int M>
 ED_IN void tiles_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
@@ -329,10 +389,19 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
   }
 }
 
+template <int V, int M = TILE_M>
+static void row_tile_of(int m, const Strip<V>& at, int kpad, const QuantizedActivations& a, int m0, float* sums) {
+  if constexpr (M > 1)
+    if (m < M) return row_tile_of<V, M - 1>(m, at, kpad, a, m0, sums);
+  row_tile<M, V>(at, kpad, a, m0, sums);
+}
+
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.parts())
+  if (w.row_scales())
+    row_tile_of<V>(m, at, w.kpad(), a, m0, sums);
+  else if (w.parts())
     w.format == UINT2  ? tile_of<UINT2, 16, V, OFFSET_PARTS>(m, at, per_block, a, m0, sums)
     : w.format == INT3 ? tile_of<INT3, 16, V, PARTS>(m, at, per_block, a, m0, sums)
                        : tile_of<INT6, 16, V, PARTS>(m, at, per_block, a, m0, sums);
@@ -502,40 +571,56 @@ static void float_tile(const Matrix& w, int n, int count, int m, const float* x,
 
 // ---- the epilogue ------------------------------------------------------------------------------
 
-// sums of row m from output n on, `count` of them -> out.
-ED_IN void put(const Product& p, int m, int n, int count, const float* sums, const float* gate) {
-  float* out = p.out + m * p.stride + n;
-  int total = p.epilogue == GLU ? p.w.n / 2 : p.w.n;
-  for (int i = 0; i < count && n + i < total; i += W) {
-    nf y = nload(sums + i);
-    float edge[W] = {};
-    int left = total - n - i;
-    if (p.bias) {
-      const float* bias = p.bias + (p.epilogue == GLU ? p.w.n / 2 : 0) + n + i;
-      if (left < W)
-        for (int j = 0; j < left; j++) edge[j] = bias[j];
-      y = nadd(y, nload(left < W ? edge : bias));  // a copy of all of them would wait for its own stores
-    }
-    if (p.epilogue == GLU) {
-      nf g = nload(gate + i);
-      if (p.bias) g = nadd(g, nload(p.bias + n + i));  // GLU has whole groups only
-      y = nglu(g, y, p.activation);
-    }
-    if (p.epilogue == ACTIVATE) y = nactivate(y, p.activation);
-    if (p.softcap > 0.0f) y = nmul(ntanh(ndiv(y, nset(p.softcap))), nset(p.softcap));
-    if (left >= W) {
-      nstore(out + i, p.epilogue == ADD ? nadd(nload(out + i), y) : y);
-    } else {
-      nstore(edge, y);
-      for (int j = 0; j < left; j++) out[i + j] = p.epilogue == ADD ? out[i + j] + edge[j] : edge[j];
+// What a product's sums become: with its bias, and of GLU with the sums of the gate and their bias.
+ED_IN nf finished(const Product& p, nf y, nf bias, [[maybe_unused]] nf gate, [[maybe_unused]] nf gate_bias) {
+  if (p.bias) y = nadd(y, bias);
+  if (p.epilogue == GLU) y = nglu(p.bias ? nadd(gate, gate_bias) : gate, y, p.activation);
+  if (p.epilogue == ACTIVATE) y = nactivate(y, p.activation);
+  if (p.softcap > 0.0f) y = nmul(ntanh(ndiv(y, nset(p.softcap))), nset(p.softcap));
+  return y;
+}
+
+// The first `left` of a vector: a copy of whole ones would wait for its own stores.
+ED_IN nf nload_edge(const float* from, int left) {
+  if (left >= W) return nload(from);
+  float edge[W] = {};
+  for (int j = 0; j < left; j++) edge[j] = from[j];
+  return nload(edge);
+}
+
+// sums of m rows from row m0 and output n on, V vectors each -> out.
+template <int V>
+ED_IN void put(const Product& p, int m0, int m, int n, const float* sums, const float* gates) {
+  const int total = p.epilogue == GLU ? p.w.n / 2 : p.w.n, ups = p.epilogue == GLU ? total : 0;
+  nf bias[V], gate_bias[V];
+  for (int v = 0; v < V; v++) {
+    const int left = p.bias ? total - n - v * W : 0;
+    bias[v] = left > 0 ? nload_edge(p.bias + ups + n + v * W, left) : nzero();
+    gate_bias[v] = left > 0 && ups ? nload(p.bias + n + v * W) : nzero();  // GLU has whole groups only
+  }
+  for (int j = 0; j < m; j++, sums += V * W, gates += V * W) {
+    float* out = p.out + (m0 + j) * p.stride + n;
+    for (int v = 0; v < V; v++, out += W) {
+      const int left = total - n - v * W;
+      if (left <= 0) break;
+      const nf y = finished(p, nload(sums + v * W), bias[v], ups ? nload(gates + v * W) : nzero(), gate_bias[v]);
+      if (left >= W) {
+        nstore(out, p.epilogue == ADD ? nadd(nload(out), y) : y);
+      } else {
+        float edge[W];
+        nstore(edge, y);
+        for (int i = 0; i < left; i++) out[i] = p.epilogue == ADD ? out[i] + edge[i] : edge[i];
+      }
     }
   }
 }
 
-template <int V>
-static void strip_product(const Product& p, int vec, uint8_t* scratch) {
+// `run(strip, first vector, m0, m, sums)` sums a tile of up to MOST rows; more are cut into tiles of MANY, as equal as can
+// be (7 rows are 4 and 3, not 6 and 1) or as large.
+template <int V, int MOST, int MANY, bool EQUAL, class Run>
+ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, Run run) {
   constexpr int WIDE = V * W;
-  alignas(64) float sums[TILE_M * WIDE], gate[TILE_M * WIDE];
+  alignas(64) float sums[MOST * WIDE], gate[MOST * WIDE];
   bool quantized = p.w.quantized(), glu = p.epilogue == GLU;
   int up = glu ? p.w.n / 2 / W : 0;  // the vector where the second half begins
   Strip<V> first{}, second{};
@@ -543,19 +628,24 @@ static void strip_product(const Product& p, int vec, uint8_t* scratch) {
     second = strip<V>(p.w, vec + up, scratch);
     if (glu) first = strip<V>(p.w, vec, scratch + p.w.scratch() / 2);
   }
-  // Tiles as equal as can be: 7 rows are 4 and 3, not 6 and 1.
-  int tiles = p.rows <= TILE_M ? 1 : (p.rows + TILE_MANY - 1) / TILE_MANY;
+  const int tiles = p.rows <= MOST ? 1 : (p.rows + MANY - 1) / MANY;
+  const auto cut = [&](int i) ED_INLINED { return i == tiles ? p.rows : EQUAL ? (int)((int64_t)p.rows * i / tiles) : i * MANY; };
   for (int i = 0; i < tiles; i++) {
-    int m0 = (int)((int64_t)p.rows * i / tiles), m = (int)((int64_t)p.rows * (i + 1) / tiles) - m0;
-    auto run = [&](const Strip<V>& at, int from, float* to) {
-      if (quantized) quantized_tile<V>(p.w, at, m, p.a, m0, to);
-      else if (p.w.format == F32) float_tile<F32>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
-      else float_tile<F16>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
-    };
-    if (glu) run(first, vec, gate);
-    run(second, vec + up, sums);
-    for (int j = 0; j < m; j++) put(p, m0 + j, vec * W, WIDE, sums + j * WIDE, gate + j * WIDE);
+    const int m0 = cut(i), m = cut(i + 1) - m0;
+    if (glu) run(first, vec, m0, m, gate);
+    run(second, vec + up, m0, m, sums);
+    put<V>(p, m0, m, vec * W, sums, gate);
   }
+}
+
+template <int V>
+static void strip_product(const Product& p, int vec, uint8_t* scratch) {
+  strip_product<V, TILE_M, TILE_MANY, true>(p, vec, scratch, [&](const Strip<V>& at, int from, int m0, int m, float* to) {
+    constexpr int WIDE = V * W;
+    if (p.w.quantized()) quantized_tile<V>(p.w, at, m, p.a, m0, to);
+    else if (p.w.format == F32) float_tile<F32>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
+    else float_tile<F16>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
+  });
 }
 
 static void product(const Product& p, int group0, int group1, uint8_t* scratch) {

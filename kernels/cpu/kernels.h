@@ -8,6 +8,8 @@
 //   Zero points of int4 are part of the integer sum of each step. A block of int8 that has one is added up by itself: it
 //   begins with (128 - zero point) * the sum of the block's activations (that of its steps one after another), goes on with
 //   b = fma(float(integer sum), activation scale, b), and ends with acc = fma(weight scale, b, acc);
+// - one whose rows have one scale each, of weights and of activations, is float(integer sum of all inputs) * (weight scale *
+//   activation scale);
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
 // Compiled with -ffp-contract=off: multiply-adds are fused only where the code says fma.
@@ -62,7 +64,8 @@ struct Matrix {
   // What `zeros` are: 0: zero points. 1: float16 laid out as the scales, that of a block added to its weights; blocks of
   // 32. 2: parts of scales, a byte of each block of 16, laid out as the zero points of int8: int8, and a block's scale is
   // that times the float16 of its 256 weights in `scales`. Of UINT2 the low nibble, unsigned; `scales` has a second
-  // float16 there, and that times the high nibble is the block's offset.
+  // float16 there, and that times the high nibble is the block's offset. 3: nothing, and all blocks of a row have the
+  // same scale, as a row of activations has one; INT8 in blocks of 32.
   int32_t offsets;
   const uint8_t* data;
   const uint16_t* scales;
@@ -74,10 +77,12 @@ struct Matrix {
   int blocks() const { return (k + block - 1) / block; }
   int kpad() const { return quantized() ? blocks() * block : k; }
   bool parts() const { return offsets == 2; }
+  bool row_scales() const { return offsets == 3; }
   // Float16 in `scales` of a row.
   int scale_count() const { return !parts() ? blocks() : kpad() / SUPER * (format == UINT2 ? 2 : 1); }
-  int step() const { return block == 16 ? 16 : 32; }
-  int steps() const { return kpad() / step(); }
+  // Inputs of a record of activations. With one scale a row it has them all, in whole lines.
+  int step() const { return row_scales() ? (kpad() + 63) / 64 * 64 : block == 16 ? 16 : 32; }
+  int steps() const { return row_scales() ? 1 : kpad() / step(); }
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
   bool zeros_in_steps() const { return zeros && format == INT4 && !offsets; }
@@ -137,11 +142,12 @@ struct QuantizedActivations {
   const float* x;
   int32_t steps, step;
 
-  // Bytes from row to row: not a multiple of a page, so that adjacent rows do not compete for the same cache lines.
+  // Bytes from row to row: whole lines, and not a multiple of a page, so that adjacent rows do not compete for the same
+  // cache lines.
   ED_METHOD static size_t row_bytes(const Matrix& w) {
-    return w.quantized() ? w.steps() * record_bytes(w.step()) + 64 : 0;
+    return w.quantized() ? QuantizedActivations{nullptr, nullptr, w.steps(), w.step()}.row_bytes() : 0;
   }
-  ED_METHOD size_t row_bytes() const { return steps * record_bytes(step) + 64; }
+  ED_METHOD size_t row_bytes() const { return (steps * record_bytes(step) + 127) / 64 * 64; }
   ED_METHOD static constexpr size_t record_bytes(int step) { return step + sizeof(Step); }
   ED_METHOD int8_t* record(int64_t row, int64_t t) const { return records + row * row_bytes() + t * record_bytes(step); }
   ED_METHOD Step& about(int64_t row, int64_t t) const { return *(Step*)(record(row, t) + step); }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Environment = Mapping[str, str] | None
+_INCLUDED = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 class BuildFailed(Exception):
@@ -53,10 +55,17 @@ def report(name: str, work: Callable[[], Path]) -> int:
 
 class ObjectCache:
     """Compiles objects that are not cached. Objects without compiler output are kept in the cache folder by source,
-    `common` (headers and compiler) and command; "0" in EDGEDEC_OBJECT_CACHE disables it."""
+    those of `headers` that it includes, compiler and command; "0" in EDGEDEC_OBJECT_CACHE disables it."""
 
-    def __init__(self, common: bytes, run: Callable[[Sequence[str], Environment], bool], most: int = 600) -> None:
-        self._common, self._run, self._most = hashlib.sha256(common).digest(), run, most
+    def __init__(
+        self,
+        compiler: bytes,
+        run: Callable[[Sequence[str], Environment], bool],
+        most: int = 600,
+        headers: Iterable[Path] = (),
+    ) -> None:
+        self._compiler, self._run, self._most = hashlib.sha256(compiler).digest(), run, most
+        self._headers = [(path.name, path.read_bytes()) for path in headers]
         self._folder = _cache_folder() / "objects" if os.environ.get("EDGEDEC_OBJECT_CACHE") != "0" else None
 
     def compile(self, source: Path, command: Sequence[str], into: Path, env: Environment) -> None:
@@ -66,7 +75,8 @@ class ObjectCache:
             return
         # Paths of this build do not affect the object.
         words = [word for word in command if word not in (str(into), str(source)) and not word.startswith("/Fo")]
-        key = hashlib.sha256(b"\0".join([self._common, source.read_bytes(), *(word.encode() for word in words)]))
+        texts = self._included(source.read_bytes())
+        key = hashlib.sha256(b"\0".join([self._compiler, *texts, *(word.encode() for word in words)]))
         found = self._folder / f"{key.hexdigest()[:40]}.o"
         try:
             shutil.copyfile(found, into)
@@ -74,6 +84,15 @@ class ObjectCache:
         except OSError:
             if self._run(command, env):
                 self._keep(into, found)
+
+    def _included(self, source: bytes) -> list[bytes]:
+        """A source and the headers that it includes, with those that they do; by their names in whatever folder."""
+        texts, known = [source], set[str]()
+        for text in texts:
+            names = {name.decode().rpartition("/")[2] for name in _INCLUDED.findall(text)} - known
+            known |= names
+            texts += [found for name, found in self._headers if name in names]
+        return texts
 
     def _keep(self, made: Path, found: Path) -> None:
         partial = found.with_name(f"{found.name}.partial-{os.getpid()}")
@@ -94,8 +113,7 @@ class ObjectCache:
 
 def object_cache(command: Sequence[str], headers: Iterable[Path], env: Environment = None) -> ObjectCache:
     """The objects that this compiler made of sources with these headers."""
-    texts = [path.read_bytes() for path in headers]
-    return ObjectCache(b"\0".join([compiler_version(command, env), *texts]), run)
+    return ObjectCache(compiler_version(command, env), run, headers=headers)
 
 
 def compiler_version(command: Sequence[str], env: Environment) -> bytes:

@@ -69,19 +69,37 @@ static int stands_for_zero(const Matrix& w) {
   return ZERO_BYTES && w.zeros_in_steps() ? 15 : 8;  // so that bytes hold weights less their zero points
 }
 
+// 16 inputs from x + at on, zeros after the row's end; the largest so far; 0, and NaN where there is a NaN or an infinity.
+ED_IN vf measured(const float* x, int at, int k, vf& top, vf& nothing) {
+  const vf v = at < k ? vload_n(x + at, k - at) : vset(0.0f);
+  top = vmax(top, vabs(v));
+  nothing = vadd(nothing, vsub(v, v));
+  return v;
+}
+
+// A row as one record.
+static void quantize_row(const float* x, const Matrix& w, const QuantizedActivations& a, int m) {
+  int8_t* q = a.record(m, 0);
+  vf top = vset(0.0f), nothing = vset(0.0f), total = vset(0.0f);
+  for (int at = 0; at < w.k; at += 16) measured(x, at, w.k, top, nothing);
+  const float size = vtop(top) + vsum(nothing), inverse = size > 0.0f ? 127.0f / size : 0.0f;
+  for (int at = 0; at < a.step; at += 16) {
+    vstore_i8(q + at, vmul(at < w.k ? vload_n(x + at, w.k - at) : vset(0.0f), vset(inverse)));
+    total = vadd(total, vload_i8(q + at));
+  }
+  const int sum = (int)vsum(total);  // exact: below 2^24 in 131,072 inputs
+  a.about(m, 0) = {size * (1.0f / 127.0f), -stands_for_zero(w) * sum, (float)sum, -sum};
+}
+
 static void quantize(const float* x, const Matrix& w, const QuantizedActivations& a, int m, int step0, int step1) {
+  if (w.row_scales()) return quantize_row(x, w, a, m);
   const int k = w.k, step = w.step(), per_block = w.block_steps(), zero = stands_for_zero(w);
   float of_block = 0.0f;
   for (int t = step0; t < step1; t++) {
     int8_t* q = a.record(m, t);
     vf v[2], top = vset(0.0f), nothing = vset(0.0f);
-    for (int i = 0; i < step / 16; i++) {
-      int at = t * step + i * 16;
-      v[i] = at < k ? vload_n(x + at, k - at) : vset(0.0f);
-      top = vmax(top, vabs(v[i]));
-      nothing = vadd(nothing, vsub(v[i], v[i]));
-    }
-    // `nothing` is 0, and NaN where there is a NaN or an infinity: then the scale is, and so all outputs.
+    for (int i = 0; i < step / 16; i++) v[i] = measured(x, t * step + i * 16, k, top, nothing);
+    // NaN where there is a NaN or an infinity: then the scale is, and so all outputs.
     float size = vtop(top) + vsum(nothing), inverse = size > 0.0f ? 127.0f / size : 0.0f;
     vf total = vset(0.0f);
     for (int i = 0; i < step / 16; i++) {

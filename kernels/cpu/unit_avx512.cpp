@@ -6,4 +6,10 @@
 
 #include "unit.inl"
 
+#ifdef ED_AMX
+#include "amx.inl"
+
+const edgedec::Kernels* edgedec::kernels_amx() { return ED_NS::amx_table(); }
+#endif
+
 const edgedec::Kernels* edgedec::kernels_avx512() { return &ED_NS::TABLE; }

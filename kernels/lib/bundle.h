@@ -17,6 +17,7 @@ struct Tensor {
   Shape shape;
   uint64_t data = 0, scales = 0, zeros = 0, offsets = 0, parts = 0;
   int64_t block = 0;
+  bool row_scales = false;
 };
 
 struct FileFacts {

@@ -28,7 +28,7 @@ ed_tensor EngineModel::tensor(const std::string& name) const {
   const Tensor& t = found->second;
   const uint8_t* base = bundle_.weights->data;
   const uint64_t zeros = t.zeros ? t.zeros : t.offsets ? t.offsets : t.parts;
-  return {t.format, t.layout, (int32_t)t.shape[0], (int32_t)t.shape.back(), (int32_t)t.block, t.parts ? 2 : t.offsets != 0,
+  return {t.format, t.layout, (int32_t)t.shape[0], (int32_t)t.shape.back(), (int32_t)t.block, t.parts ? 2 : t.row_scales ? 3 : t.offsets != 0,
           base + t.data, t.block ? base + t.scales : nullptr, zeros ? base + zeros : nullptr};
 }
 

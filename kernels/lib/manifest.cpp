@@ -36,6 +36,7 @@ Tensor read_tensor(const Json& value, const std::string& where) {
   if (const Json* offsets = f.any("offsets")) t.offsets = offset_of(*offsets, f.path("offsets"));
   if (const Json* parts = f.any("parts")) t.parts = offset_of(*parts, f.path("parts"));
   t.block = f.integer("block", 0);
+  t.row_scales = f.boolean("row_scales", false);
   t.layout = f.choice("layout", "rows interleave16", 0);
   f.done();
   return t;
@@ -67,6 +68,8 @@ class Extents {
   const std::string& where_;
 };
 
+constexpr int64_t LONGEST_ROW = 131072;  // inputs whose integer sums of products 32 bits hold
+
 // Whether the format has blocks of this size, with parts of scales or without.
 bool has_blocks(const Tensor& t) {
   const int64_t block = t.block;
@@ -85,8 +88,8 @@ void check_tensor(const std::string& name, const Tensor& t, const ModelSpec& spe
   const std::string what = "tensor " + name;
   if (t.format == F32 || t.format == F16) {
     if (t.format == F16 && !spec.is_matrix(name)) corrupt(what + ": f16, and no matrix");
-    if (t.zeros || t.offsets || t.parts || t.layout)
-      corrupt(what + ": a float weight with zero points, offsets, parts or packed");
+    if (t.zeros || t.offsets || t.parts || t.row_scales || t.layout)
+      corrupt(what + ": a float weight with zero points, offsets, parts, scales of rows or packed");
     return extents.check(name, t.data, elements(t.shape) * (t.format == F32 ? 4 : 2));
   }
   const int64_t block = t.block;
@@ -96,6 +99,8 @@ void check_tensor(const std::string& name, const Tensor& t, const ModelSpec& spe
     corrupt(what + ": zero points in blocks of " + std::to_string(block));
   if (t.offsets && ((!usual && t.format != INT5) || block != 32 || t.zeros))
     corrupt(what + ": offsets in blocks of " + std::to_string(block));
+  if (t.row_scales && (t.format != INT8 || block != 32 || t.zeros || t.offsets || t.shape.back() > LONGEST_ROW))
+    corrupt(what + ": scales of rows in blocks of " + std::to_string(block));
   if (t.layout) rows = (rows + LANES - 1) / LANES * LANES;
   const uint64_t blocks = ((uint64_t)t.shape.back() + block - 1) / block;
   const uint64_t two = t.format == INT8 ? 2 * blocks : t.layout ? blocks : 2 * ((blocks + 1) / 2);

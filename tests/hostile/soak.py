@@ -142,12 +142,29 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def filled(place: str, texts: int, tokens: int) -> list[int]:
+    """Fill the caches: ended texts stay in them until others need the room. The statuses of the answers."""
+    codes = list[int]()
+
+    def fill(i: int) -> None:
+        body = {"prompt": f"{i} birds", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        codes.append(ask(place, body, 120)[0])
+
+    threads = [threading.Thread(target=fill, args=(i,)) for i in range(texts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return codes
+
+
 def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[str, object]:
-    """Warm up for a third of the time, two minutes at most, then measure: answers, what was wrong, MiB and descriptors
-    before and after."""
+    """Warm up for a third of the time, two minutes at most, and fill the caches (of 16 texts of 512 tokens), then
+    measure: answers, what was wrong, MiB and descriptors before and after."""
     warm = Soak(place, pid, good, bad)
     warm.run(min(seconds / 3, 120.0))
     sleep(5)
+    full = filled(place, 20, 490)
     before = memory(pid), descriptors(pid)
     long = Soak(place, pid, good, bad)
     long.right = warm.right
@@ -160,6 +177,7 @@ def soaked(place: str, pid: int, good: int, bad: int, seconds: float) -> dict[st
         "seconds": round(monotonic() - began),
         "answers": dict(long.codes),
         "kills": long.kills,
+        "filled": full,
         "wrong": dict(warm.wrong + long.wrong),
         "MiB": (before[0], memory(pid)),
         "most MiB": (warm.most, long.most),

@@ -31,6 +31,7 @@ def test_every_answer_is_right_and_nothing_grows(nano: Path, tmp_path: Path) -> 
     print(found)
     assert not found["wrong"], found
     assert found["kills"], found
+    assert found["filled"] == [200] * 20, found
     assert found["answers"].get(200, 0) > SIZES[0], found
     before, after = found["descriptors"]
     assert after <= before + KEPT, found

@@ -85,9 +85,10 @@ struct Weights {
   std::vector<double> value;  // [n, kpad]; quantized: without its scale
   std::vector<double> scale;  // [n, blocks]
 
-  Weights(int format, int layout, int n, int k, int block, unsigned seed, bool zero_points = false) {
+  Weights(int format, int layout, int n, int k, int block, unsigned seed, bool zero_points = false,
+          bool row_scales = false) {
     Random random(seed);
-    m.format = format, m.layout = layout, m.n = n, m.k = k, m.block = block;
+    m.format = format, m.layout = layout, m.n = n, m.k = k, m.block = block, m.offsets = row_scales ? 3 : 0;
     value.resize((size_t)n * m.kpad());
     if (m.quantized()) quantized(random);
     else floats(random);
@@ -105,7 +106,8 @@ struct Weights {
   std::string name() const {
     const char* formats[] = {"", "f32", "f16", "int8", "int4", "int3", "int2", "int5", "int6", "nl4", "uint2", "mx4"};
     return std::string(formats[m.format]) + (m.layout == ROWS ? " by rows " : " packed ") + std::to_string(m.n) + "x" +
-           std::to_string(m.k) + " in blocks of " + std::to_string(m.block) + (m.zeros ? " with zero points" : "");
+           std::to_string(m.k) + " in blocks of " + std::to_string(m.block) + (m.zeros ? " with zero points" : "") +
+           (m.row_scales() ? " with scales of rows" : "");
   }
 
  private:
@@ -169,8 +171,9 @@ struct Weights {
         store(r, k, q);
         if (r < m.n) value[(size_t)r * m.kpad() + k] = meant(q);
       }
+      uint16_t h = 0;
       for (int b = 0; b < m.blocks(); b++) {
-        uint16_t h = random.half(random.below(9) ? 0x0c00 : 0, 0x2800);
+        if (!b || !m.row_scales()) h = random.half(random.below(9) ? 0x0c00 : 0, 0x2800);
         size_t to = m.layout == ROWS ? (size_t)r * m.blocks() + b
                                      : ((size_t)(r / LANES) * m.blocks() + b) * LANES + r % LANES;
         scales[to] = r < m.n ? h : 0x7e00;
@@ -286,8 +289,8 @@ static void oracle(const Weights& w, const Ready& ready, const Floats& bias, int
 constexpr int MOST = 64;  // rows
 
 static void check_product(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed,
-                          bool zeros = false) {
-  const Weights packed(format, INTERLEAVE16, n, k, block, seed, zeros);
+                          bool zeros = false, bool row_scales = false) {
+  const Weights packed(format, INTERLEAVE16, n, k, block, seed, zeros, row_scales);
   Random random(seed + 1);
   Floats x = random.bells((size_t)MOST * k), bias = random.bells(n);
   for (int i = 0; i < k; i++) x[i] *= i / 40 % 3 ? 1000.0f : 0.0f;  // whole steps of zero
@@ -318,7 +321,7 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
   for (int layout : {INTERLEAVE16, ROWS}) {
     if (layout == ROWS && !packed.m.quantized()) continue;
     Weights w = packed;
-    if (layout == ROWS) w = Weights(format, ROWS, n, k, block, seed, zeros);
+    if (layout == ROWS) w = Weights(format, ROWS, n, k, block, seed, zeros, row_scales);
     w.at_home();
     for (const Unit& u : all) {
       const Ready ready(*u.kernels, w.m, x, MOST);
@@ -494,6 +497,8 @@ int main() {
       check_product(all, format, 64, 77, block, seed += 10, true);
       check_product(all, format, 3, 9, block, seed += 10, true);
     }
+  // Rows of less than a line of 64 inputs, of whole lines, and with half a line or less at the end.
+  for (int k : {9, 64, 77, 96, 300}) check_product(all, INT8, k == 300 ? 37 : 64, k, 32, seed += 10, false, true);
   for (int block : {32, 64, 128}) check_usual_zeros(all, INT4, 48, 200, block, seed += 10);
   std::printf("digest: %016llx\nfailures: %d\n", (unsigned long long)digest, failures);
   return failures ? 1 : 0;

@@ -21,6 +21,9 @@ inline std::vector<Unit> units() {
 #ifdef ED_HAVE_AVX512
   if (edgedec::has_avx512vnni()) tables.push_back(edgedec::kernels_avx512());
 #endif
+#ifdef ED_AMX
+  if (edgedec::has_amx()) tables.push_back(edgedec::kernels_amx());
+#endif
 #ifdef ED_HAVE_DOTPROD
   if (edgedec::has_dotprod()) tables.push_back(edgedec::kernels_dotprod());
 #endif

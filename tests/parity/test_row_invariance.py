@@ -35,6 +35,7 @@ ROOM = 400
 FORMATS = (
     *(("int4", 32), ("int8", 16), ("int4+zeros", 64), ("f32", 32), ("int4", 128), ("f16", 32), ("int8", 64)),
     *(("int8+zeros", 32), ("int4", 16), ("int4+zeros", 32), ("int4+offsets", 32), ("int8+offsets", 32)),
+    ("int8+rows", 32),
 )
 
 

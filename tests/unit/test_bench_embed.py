@@ -33,8 +33,9 @@ def test_engines_take_turns_and_the_first_is_not_counted() -> None:
         return name, run
 
     engines = [engine("a", [9.0, 1.0, 2.0, 4.0]), engine("b", [0.5, 3.0, 4.0, 4.0])]
-    found = measure(engines, [EmbedShape(2, 5)], 50, 3, clock=lambda: now[0])  # type: ignore[arg-type]
-    assert order == [("a", 2), ("b", 2)] * 4
+    shapes, rest = [EmbedShape(2, 5)], lambda seconds: order.append(("rest", round(10 * seconds)))
+    found = measure(engines, shapes, 50, 3, clock=lambda: now[0], rest=rest)  # type: ignore[arg-type]
+    assert order == [("rest", 1), ("a", 2), ("rest", 1), ("b", 2)] * 4
     assert [(one.engine, one.seconds, one.tokens, one.ratio) for one in found] == [("a", 2, 10, 1), ("b", 4, 10, 2)]
     assert found[1].speed == 2.5
 

@@ -265,7 +265,7 @@ def test_only_what_changed_is_compiled_again(
     (stubs / "engine.cpp").write_text(ENGINE % loader.ABI + "\n// changed\n")
     assert compiled() == ["engine.cpp"]
     (stubs / "parts.h").write_text((stubs / "parts.h").read_text() + "\n// changed\n")
-    assert compiled() == first
+    assert compiled() == ["engine.cpp"], "the others do not include it"
     monkeypatch.setenv("EDGEDEC_OBJECT_CACHE", "0")
     assert compiled() == first
 
@@ -318,3 +318,36 @@ def test_the_latest_objects_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
         os.utime(folder / f"{age}.o", (1000 - age, 1000 - age))
     native.ObjectCache(b"", print, most=3).trim()
     assert sorted(path.name for path in folder.iterdir()) == ["0.o", "1.o", "2.o"]
+
+
+def test_an_object_is_made_anew_if_a_header_changes_that_its_source_includes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("EDGEDEC_OBJECT_CACHE", raising=False)
+    source, inner, other = tmp_path / "a.cpp", tmp_path / "simd" / "inner.h", tmp_path / "other.h"
+    inner.parent.mkdir()
+    source.write_text('#include "outer.h"\n')
+    (tmp_path / "outer.h").write_text('  #  include "simd/inner.h"\n')
+    inner.write_text("int x;\n")
+    other.write_text("int y;\n")
+    runs = list[str]()
+
+    def compiled() -> int:
+        before = len(runs)
+        cache = native.ObjectCache(b"", made, headers=[tmp_path / "outer.h", inner, other])
+        cache.compile(source, ["compiler"], tmp_path / "a.o", None)
+        return len(runs) - before
+
+    def made(command: list[str], env: object) -> bool:
+        (tmp_path / "a.o").write_bytes(b"made")
+        runs.append(command[0])
+        return True
+
+    assert [compiled(), compiled()] == [1, 0]
+    other.write_text("int z;\n")
+    assert compiled() == 0, "it does not include this one"
+    inner.write_text("int w;\n")
+    assert compiled() == 1
+    source.write_text('#include "outer.h"\nint v;\n')
+    assert compiled() == 1

@@ -26,6 +26,7 @@ pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import exporter
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.safetensors import elements, read_header
+from edgedec.export.weights import ROW
 
 SHAPE: dict[str, Any] = {"head_dim": 16, "hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 64}
 QUICK = ExportOptions(check=False)
@@ -179,8 +180,13 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"weights": ""}, "^--weights"),
     ({"head": "q4"}, "^--head q4: must be one of"),
     ({"embed": "q4"}, "^--embed q4: must be one of"),
-    ({"block": 16}, "^--block 16: must be 32, 64 or 128$"),
-    ({"block": 0}, "^--block 0"),
+    ({"block": 16}, "^--block 16: must be 32, 64, 128, row$"),
+    ({"block": ROW}, "^--block row: scales of whole rows are of int8; give --weights int8, f16 or f32$"),
+    ({"block": ROW, "weights": "int4"}, "^--block row: .* give --weights int8"),
+    ({"block": ROW, "weights": "int8", "head": "int4"}, "^--block row: .* give --head int8"),
+    ({"block": ROW, "weights": "int8", "embed": "int3"}, "^--block row: .* give --embed int8"),
+    ({"block": ROW, "weights": "int8", "passes": "gptq"}, "^--block row: passes round in blocks"),
+    ({"block": ROW, "weights": "int8", "quality": "good"}, "^--block row: passes round in blocks"),
     ({"kv": ()}, "^--kv : must name some of f32, f16, int8, int4, each once$"),
     ({"kv": ("f64",)}, "^--kv f64"),
     ({"kv": ("f32", "f32")}, "^--kv f32,f32"),
@@ -412,6 +418,29 @@ def test_blocks(good: Path, place: Path, weights: str, block: int) -> None:
     expected = logits(bundle, "reference")
     assert np.abs(logits(bundle) - expected).mean() < 0.05 * expected.std()
     assert np.abs(expected - logits(made(good, place / "f32", weights="f32"))).mean() < 0.5 * expected.std()
+
+
+@pytest.mark.parametrize("target", ["cpu", "portable"])
+def test_a_scale_for_each_row(good: Path, place: Path, target: str) -> None:
+    bundle = made(good, place / "b", weights="int8", block=ROW, head="f16", target=target)
+    manifest = bundle.manifest
+    assert manifest.quantization["block"] == "row"
+    assert manifest.version == 9
+    assert {t.row_scales for t in manifest.tensors.values() if t.format == "int8"} == {True}
+    assert {t.row_scales for t in manifest.tensors.values() if t.format != "int8"} == {False}
+    floats = made(good, place / "f32", weights="f32")
+    name = next(name for name, t in manifest.tensors.items() if t.format == "int8" and name != "embed")
+    whole, stored = floats.rows(name), bundle.rows(name)
+    unit = np.abs(whole).max(1, keepdims=True) / 127
+    assert np.abs(stored - whole).max() <= 0.51 * unit.max()
+    steps = stored / unit
+    assert np.abs(steps - np.rint(steps)).max() < 0.1, "of whole rows, not of blocks"
+    expected = logits(bundle, "reference")
+    for engine in ("native", "ort"):
+        assert np.abs(logits(bundle, engine) - expected).mean() < 0.05 * expected.std()
+    apart = replace(manifest, tensors={n: replace(t, row_scales=False) for n, t in manifest.tensors.items()})
+    by_blocks = logits(Bundle(bundle.path, apart, digest=""), "native")
+    assert (by_blocks != logits(bundle, "native")).any(), "rows of activations have one scale too"
 
 
 def test_a_shorter_context(good: Path, place: Path) -> None:

@@ -87,6 +87,8 @@ GOOD: list[dict[str, Any]] = [
     *(SIXTEEN | {"format": fmt} for fmt in ("int3", "int6", "uint2")),
     *(whole | {"zeros": 640, "block": n} for whole in (INT8, INT4) for n in (32, 256)),
     *({"format": fmt, "shape": (4, 512), "block": 32, "offsets": 640} for fmt in ("int8", "int4", "int5")),
+    INT8 | {"row_scales": True},
+    INT8 | {"row_scales": True, "shape": (4, 131072)},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     *((whole | {"block": n}, f"block {n} of shape") for whole in (INT8, INT4) for n in (0, 8, 48, 512)),
@@ -105,6 +107,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     *(({"format": fmt, "shape": (4, 64), "block": 32, "offsets": 640}, "offsets in") for fmt in ("int3", "nl4", "mx4")),
     *(({"format": "f32", "shape": (4, 64), what: 640}, "f32 with zero") for what in ("zeros", "offsets", "parts")),
     ({"format": "f16", "shape": (4, 64), "layout": "interleave16"}, "f16 in the layout interleave16"),
+    (INT4 | {"row_scales": True}, "int4 in blocks of 32 with scales of rows"),
+    *((INT8 | {"row_scales": True, what: 640}, "with scales of rows") for what in ("zeros", "offsets")),
+    (INT8 | {"row_scales": True, "block": 64}, "int8 in blocks of 64 with scales of rows"),
+    (INT8 | {"row_scales": True, "shape": (4, 131104)}, "with scales of rows"),
+    ({"format": "f32", "shape": (4, 64), "row_scales": True}, "f32 with zero points, offsets, parts or scales of rows"),
 ]
 
 
