@@ -62,9 +62,7 @@ class Tensor:
     is the product of both. Of uint2 a part is two nibbles, the low one that of the scale, the high one that of an
     offset; scales are float16 [out, width / 256, 2], a scale and an offset, and its values q * scale + offset.
     int6: uint8 [out, blocks, 12], (q - 32) * scale; uint2: [out, blocks, 4].
-
-    row_scales: all blocks of a row have the same scale; of int8 in blocks of 32. Engines that round activations may
-    then give a row of them one scale too, so that sums stay integers over the whole row.
+    row_scales: all blocks of a row have the same scale, and a row of activations may; of int8 in blocks of 32.
     """
 
     format: WeightFormat
