@@ -25,8 +25,8 @@ _DTYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "i
 
 @dataclass(frozen=True)
 class KVParts:
-    """rows: uint8 [2, kv heads, tokens, row bytes] of each attention block, empty if some block holds another text than
-    the others; rest: all else, by the names it was saved under."""
+    """rows: uint8 [kv_parts, kv heads, tokens, row bytes] of each attention block, empty if some block holds another
+    text than the others; rest: all else, by the names it was saved under."""
 
     kind: str
     rows: dict[int, Rows]

@@ -220,9 +220,9 @@ def _read_part(session: Path, path: Path, above: str, tokens: Sequence[int]) -> 
 
 def _encode(spec: ModelSpec, parts: KVParts, start: int, stop: int, source: NDArray[np.int64]) -> NDArray[np.uint8]:
     found = [
-        kv_code.encode(rows[i][:, :stop], field, start, source[:stop])
+        kv_code.encode(part[:, :stop], field, start, source[:stop])
         for b, rows in parts.rows.items()
-        for i in range(2)
+        for part in rows
         for field in fields(spec, parts.kind, b)
     ]
     return np.frombuffer(b"".join(found), np.uint8)
@@ -241,9 +241,9 @@ def _decode(
     (start, stop), left = span, memoryview(code.tobytes())
     try:
         for b, block in rows.items():
-            for i in range(2):
+            for part in block:
                 for field in fields(spec, kind, b):
-                    left = kv_code.decode(left, block[i][:, :stop], field, start, source)
+                    left = kv_code.decode(left, part[:, :stop], field, start, source)
     except kv_code.CodeError as error:
         raise SessionError(f"{path}: damaged keys and values ({error})") from None
     if len(left):

@@ -185,6 +185,7 @@ def test_states() -> None:
         {"chosen.0.0": state["chosen.0.0"].astype(np.int32)},
         {"chosen.0.0": state["chosen.0.0"][None]},
         {"chosen.0.0": np.array([-1])},
+        {"chosen.0.0": np.array([-1, 5])},
         {"chosen.0.0": np.array([6])},
         {"queries.0": state["queries.0"].astype(np.float64)},
         {"queries.0": np.zeros((4, 1, 2), np.float32)},

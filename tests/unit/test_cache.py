@@ -335,6 +335,21 @@ def test_blocks_that_hold_the_same_slots_share_one_map() -> None:
     assert [cache.slots(b) for b in (0, 2, 4)] == [6, 6, 6]
 
 
+def test_a_whole_text_has_each_token_in_the_slot_of_its_position() -> None:
+    cache = filled()
+    assert cache.is_whole()
+    assert HostCache(SPEC, 8).is_whole(), "an empty one"
+    cache.drop(2, [cache.slots(2) - 1])
+    assert not cache.is_whole(), "one block holds fewer slots"
+    for b in (0, 4):
+        cache.drop(b, [cache.slots(b) - 1])
+    assert not cache.is_whole(), "all blocks hold fewer slots than tokens"
+    moved = HostCache(SPEC, 8)
+    moved.write(range(6), Rows.chain([0, 0], 3))
+    moved.commit([0, 1])
+    assert not moved.is_whole(), "two tokens at positions 3 and 4"
+
+
 def test_a_block_left_out_commits_no_row_of_an_earlier_tree() -> None:
     cache = filled(HYBRID, 2)
     for tree, blocks in ((Rows.chain([0] * 3, 2), range(6)), (Rows.chain([0] * 3, 3), range(3))):

@@ -320,7 +320,7 @@ def test_slots_of_dropped_heads() -> None:
     for wrong in (np.array([[4], [0]]), np.array([[-1], [0]])):
         with pytest.raises(UsageError, match="the block holds 4"):
             slots.drop_by_head(wrong)
-    for wrong in ([4], [-1]):
+    for wrong in ([4], [-1], [-1, 2], [2, 4]):
         with pytest.raises(UsageError, match="the block holds 4"):
             slots.drop(wrong)
     assert slots.drop([0, 3]).tolist() == [1, 2]

@@ -140,5 +140,5 @@ def test_auto_considers_it_where_contexts_are_long(
     assert [drafter.pays(n) for n in (2047, 2048)] == [False, True], "as it was named"
     drafter.step_seconds = lambda cells: 0.0
     assert not drafter.pays(9999), "nothing is known yet"
-    drafter.step_seconds = lambda cells: 1.0 + cells / 1024
-    assert [drafter.pays(n) for n in (1500, 2500, 3072)] == [False, False, True]
+    drafter.step_seconds = lambda cells: 2.0 + cells / 1024
+    assert [drafter.pays(n) for n in (1500, 3500, 4095, 4096)] == [False, False, False, True], "twice 3 seconds"

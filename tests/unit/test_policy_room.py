@@ -18,7 +18,7 @@ from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull
 from edgedec.kernels.cpu import loader
 from edgedec.policies import FAMILY, TextSize
-from edgedec.policies._admission import evicted_peak
+from edgedec.policies._admission import evicted_peak, whole_peak
 from edgedec.runtime import PAGE, Call, CallResult
 from edgedec.runtime import memory as refusal
 from edgedec.server.limits import ServerLimits
@@ -145,6 +145,12 @@ def test_the_worst_of_a_text() -> None:
     assert evicted_peak(fresh._replace(length=5000), kept, 0, 0) == 64 + 5000 - 900
     assert evicted_peak(TextSize(64, 900, 901, 5000, 128), kept, 32, 0) == 64 + 32  # the prompt is read
     assert evicted_peak(TextSize(500, 900, 901, 5000, 128), kept, 0, 0) == 500 + 5000 - 900  # nothing decides any more
+
+
+def test_the_worst_of_a_whole_text() -> None:
+    assert whole_peak(TextSize(0, 0, 901, 1000, 128)) == 1000
+    assert whole_peak(TextSize(940, 900, 901, 1000, 128)) == 940 + 1000 - 900
+    assert whole_peak(TextSize(901, 901, 901, 1000, 128)) == 901 + 1000 - 900  # its last token is read once more
 
 
 @pytest.mark.parametrize("policy", ["streaming:budget=64,every=32", "h2o:budget=64,every=32"])

@@ -92,6 +92,16 @@ def test_a_grown_tree_is_the_whole_tree_less_its_first_rows(
     assert grown.mask(committed, window).tolist() == expected
 
 
+def test_windows_on_both_sides_by_hand() -> None:
+    """Rows at 2, 3, 4, 3 that all see each other, after slots at 0 and 1; the last two are computed: each sees what is
+    less than 2 positions away."""
+    rows = Rows(np.arange(4), np.array([2, 3, 4, 3]), np.array([-1, 0, 1, 0]), 2, groups=np.zeros(4, np.int64))
+    mask = rows.mask(np.arange(2), window=2, ahead=2)
+    assert mask.astype(int).tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
+    mask = rows.mask(np.arange(2), ahead=1)
+    assert mask.astype(int).tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 1]]
+
+
 def test_what_is_added_keeps_groups_numbers_and_positions() -> None:
     rows = Rows(
         np.arange(3),

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -30,11 +31,13 @@ from edgedec.model import Model
 from edgedec.runtime import Call, Rows, RuntimeOptions, forward_one, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
-from edgedec.spec import KV_FORMATS
+from edgedec.spec import KV_FORMATS, LatentAttention, Mlp
 from edgedec.storage.arrays import read_arrays, write_arrays
 
 ENGINES = ["ort", "reference", *(["native"] if why_not() is None else [])]
 WARM = Sampling(temperature=0.9, seed=5)
+LATENT = LatentAttention(4, 1, 36, 0.2, rope=None, rank=32, rope_dim=4, nope_dim=12, v_dim=16)
+SHAPES = ODD | KINDS | {"latent": replace(KINDS["layer norms, plain"], layers=((LATENT, Mlp(40)),) * 2)}
 COMMON = np.random.default_rng(0).integers(0, 256, 150).tolist()
 
 
@@ -135,11 +138,11 @@ def test_short_and_empty_texts(model: Model, folder: Path) -> None:
         assert len(store.parts_of(folder / str(n))) == n // 64
 
 
-@pytest.mark.parametrize("name", [*ODD, *KINDS])
+@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_caches_of_every_shape_come_apart_and_together(name: str, kv: str, tmp_path: Path) -> None:
     store.make_store(tmp_path)
-    spec = (ODD | KINDS)[name]
+    spec = SHAPES[name]
     bundle = write_bundle(tmp_path / "bundle", spec, random_weights(spec))
     for engine in ("reference", "native"):
         if (engine == "native" and why_not()) or (engine == "reference" and kv in ("int8", "int4")):
@@ -430,6 +433,7 @@ def test_the_command_shares_lists_and_cleans(model: Model, tiny: Path, tmp_path:
 
 _SAVES = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 import edgedec
 model = edgedec.open(sys.argv[1], threads=1)
