@@ -11,7 +11,12 @@ import pytest
 import edgedec
 
 PROMPT = "She said goodbye and went home. They were all happy."
-POLICIES = ["streaming:budget=8,every=4", "snapkv:budget=8,window=4", "h2o:budget=12,every=4,observe=2", "quest:budget=16"]
+POLICIES = [
+    "streaming:budget=8,every=4",
+    "snapkv:budget=8,window=4",
+    "h2o:budget=12,every=4,observe=2",
+    "quest:budget=16",
+]
 
 
 @pytest.fixture(scope="module")
