@@ -183,7 +183,8 @@ def add_ends(room: Room, branches: Sequence[Branch]) -> Generator[Any, Any, None
     if not ended:
         return
     for branch in ended:
-        branch.context.forget(min(branch.context.cache.length, len(branch.context.ids) - 1))
+        if branch.context.policy is None:  # under a policy `_read` takes back the last row, and nothing is read again
+            branch.context.forget(min(branch.context.cache.length, len(branch.context.ids) - 1))
         yield from _read(room, branch)
     answers: list[Completed] = yield Together([_call(branch, ALL_LOGITS) for branch in ended])
     ends = sorted(room.ends)

@@ -14,7 +14,7 @@ from fusing import INF, PROMPT, Floats, companion, law, logp, naive, run
 from edgedec.decoding.context import Context
 from edgedec.errors import UsageError
 from edgedec.fusion._source import Source
-from edgedec.fusion.anchor import Anchored, anchored
+from edgedec.fusion.anchor import Anchored, _Tilt, anchored
 from edgedec.sampling import Probs, Sampling, distribution
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, SetConstraint
 
@@ -85,6 +85,13 @@ def test_a_budget_of_one_nat() -> None:
     assert divergence(found, safe) == pytest.approx(cost)
     assert 0.9999 < cost <= 1.0
     assert np.abs(found.p - slow_anchored(risky, safe, 1.0).p).max() < 3e-3
+
+
+@pytest.mark.parametrize("theta", [0.1, 0.5, 0.9])
+def test_the_slope_is_that_of_the_cost(theta: float) -> None:
+    rng = np.random.default_rng(1)
+    tilt = _Tilt(rng.dirichlet(np.ones(9)), rng.dirichlet(np.ones(9)))
+    assert tilt.slope(theta) == pytest.approx((tilt.cost(theta + 1e-5) - tilt.cost(theta - 1e-5)) / 2e-5, rel=1e-4)
 
 
 def test_the_ends() -> None:

@@ -172,7 +172,7 @@ def test_a_weight_of_nothing_is_plain() -> None:
     assert on.rows == plain.rows
 
 
-@pytest.mark.parametrize("values", [[1.0], [float("nan")] * 4, [float("inf")] * 4])
+@pytest.mark.parametrize("values", [[1.0], [float("nan")] * 4, [float("inf")] * 4, [1.0, float("nan"), 2.0, 3.0]])
 def test_a_reward_that_answers_nonsense_is_named(values: list[float]) -> None:
     on = FakeRuntime()
     with pytest.raises(UsageError, match=r"fuse value: the reward gave .*need a finite number for each text"):

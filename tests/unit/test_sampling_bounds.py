@@ -25,6 +25,22 @@ def test_top_h_looks_at_a_hundred_tokens() -> None:
     assert found.ids.tolist() == list(range(50))
 
 
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ({"eta_cutoff": 0.25}, [0, 1, 2]),  # entropy 1.03: the bound is sqrt(.25) exp(-1.03) = .18
+        ({"eta_cutoff": 0.16}, [0, 1, 2]),
+        ({"eta_cutoff": 0.36}, [0, 1]),  # .21
+        ({"epsilon_cutoff": 0.25}, [0, 1]),
+        ({"epsilon_cutoff": 0.6}, [0]),  # the likeliest stays below every bound
+    ],
+)
+def test_bounds_of_probabilities_by_hand(cut: dict[str, float], kept: list[int]) -> None:
+    scores = np.log([0.5, 0.3, 0.2]).astype(np.float32)
+    found = ordered_distribution(scores, Sampling(temperature=1.0, **cut), float)  # type: ignore[arg-type]
+    assert found.ids.tolist() == kept
+
+
 def test_mirostat_1_fits_a_hundred_tokens() -> None:
     """The likeliest 100 follow an exponent of 1.4, the others fall much faster."""
     s, n, mu = 1.4, 200, 6.0
