@@ -101,9 +101,8 @@ class CallPacker:
         first = pack_sequence(
             1, 0, -1, 0, top, 0, wanted.temperature, 0, 0, *rows_at, *arrays_at, 0, 0, 0, own, *[0] * 6, 0.0
         )
-        words = _strides(n, tuple([0 if array is None else array.strides[0] for array in arrays])) + np.frombuffer(
-            first, np.int64
-        )
+        strides = tuple([0 if array is None else array.strides[0] for array in arrays])
+        words = np.frombuffer(first, np.int64) + _strides(n, strides)
         words[:, _CACHE_WORD] = [call.cache.handle.address for call in calls]  # type: ignore[attr-defined]
         each = [[None] * n if array is None else list(array[:, None]) for array in arrays]
         return words.tobytes(), list(map(CallResult, *each))
@@ -193,7 +192,9 @@ def _are_alike(calls: Sequence[Call], spec: ModelSpec) -> bool:
             return False
         if not isinstance(cache, NativeCache) or cache.spec is not spec:
             return False
-        if len(rows.tokens) != 1 or rows.first or rows.embeddings is not None or rows.numbers is not None or not rows.is_chain:
+        if len(rows.tokens) != 1 or rows.first or not rows.is_chain:
+            return False
+        if rows.embeddings is not None or rows.numbers is not None:
             return False
     return True
 

@@ -38,10 +38,10 @@ def run_together(
 ) -> tuple[list[Completed], Stepped | None]:
     """As `run_requests`, with steps of other sequences in the runtime's first forward; what that forward did for
     them."""
-    if requests and not steps and all(type(request) is Call for request in requests):  # of forks: in every step of a beam
-        own = cast("Sequence[Call]", requests)
-        parts = _parts(own, 0, runtime.capabilities.largest_call)
-        return [done for part in parts for done in _forward(runtime, cast("Sequence[Call]", part))], None
+    if requests and not steps and all(type(request) is Call for request in requests):
+        # As those of forks are, in every step of a beam.
+        parts = _parts(cast("Sequence[Call]", requests), 0, runtime.capabilities.largest_call)
+        return [result for part in parts for result in _forward(runtime, cast("Sequence[Call]", part))], None
     found: list[Completed | None] = [None] * len(requests)
     groups: dict[int, tuple[Runtime, list[int]]] = {id(runtime): (runtime, [])} if steps else {}
     for i, request in enumerate(requests):

@@ -69,9 +69,10 @@ class Beams:
 
     @property
     def of_each(self) -> int:
-        """How many continuations of one text that can be: after `width` of them that do not end none is taken, and
-        only end tokens and stop strings end one."""
-        return self.looked_at if self._room.config.stop else min(self.looked_at, self._rule.width + len(self._room.ends))
+        """How many continuations of one text a step needs: none is taken after `width` of them that do not end, and
+        without stop strings only end tokens end one."""
+        few = self._rule.width + len(self._room.ends)
+        return self.looked_at if self._room.config.stop else min(self.looked_at, few)
 
     def step(self, following: NextOfAll, less: Mapping[int, float] = NO_PENALTY) -> list[int]:
         """Go on by one token. following: the next tokens of each running text, `of_each` of them and as many more as
@@ -103,7 +104,8 @@ class Beams:
         tokens, scores = following.ids.ravel(), (following.logps + sums[:, None]).ravel()
         for token, amount in less.items():
             scores[tokens == token] -= amount
-        order = np.lexsort((tokens, parents := _parents(len(sums), k), -scores))[: self.looked_at]
+        parents = _parents(len(sums), k)
+        order = np.lexsort((tokens, parents, -scores))[: self.looked_at]
         return map(_Candidate, scores[order].tolist(), parents[order].tolist(), tokens[order].tolist())
 
     def _end_of(self, parent: int, token: int) -> str:

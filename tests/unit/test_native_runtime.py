@@ -228,11 +228,12 @@ def test_calls_that_are_not_alike_are_packed_one_by_one(large: Bundle) -> None:
         call._replace(rows=replace(row, groups=np.array([0]))),
     ):
         assert pack([call, unlike], []) is None, unlike
-    for outputs in (Outputs(), Outputs(top=2, hidden=(0,)), Outputs(top=2, attention=True), Outputs(top=2, queries=(0,))):
+    for more in ({"hidden": (0,)}, {"attention": True}, {"queries": (0,)}, {"top": 0}):
+        outputs = Outputs(top=2)._replace(**more)
         same = call._replace(outputs=outputs)
         assert pack([same, same], []) is None, outputs
+    cold = call._replace(outputs=Outputs(logsum=True, temperature=0.0))
     with pytest.raises(UsageError, match=r"temperature 0\.0 of a log-sum"):
-        cold = call._replace(outputs=Outputs(logsum=True, temperature=0.0))
         pack([cold, cold], [])
 
 
