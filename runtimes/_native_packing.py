@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.kernels.cpu.structs import pack_sequence
+from edgedec.kernels.cpu.structs import SequenceRows, pack_sequence
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.runtime.checks import check_named, check_text, entering_width
 from edgedec.runtimes._native_adapter import NativeAdapter
@@ -20,8 +21,15 @@ from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, quer
 from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NO_DRAW, draw_fields
 from edgedec.runtimes._native_views import NativeViews
+from edgedec.spec import ModelSpec
 
 _MOST_BLOCK_LISTS = 256
+# Fields of a packed call by their numbers, in words: what differs between calls that are alike.
+_WORD = 8
+_CACHE_WORD, *_ROW_WORDS = (getattr(SequenceRows, name).offset // _WORD for name in ("cache", "tokens", "positions"))
+_ARRAY_WORDS = [
+    getattr(SequenceRows, name).offset // _WORD for name in ("logits", "top_ids", "top_scores", "logsum", "entropy")
+]
 
 
 class CallPacker:
@@ -76,6 +84,28 @@ class CallPacker:
         keep.append(cache)
         logits, ids, scores, logsum, entropy = arrays
         return data, CallResult(logits, ids, scores, logsum, entropy, states, paid, queries)
+
+    def pack_alike(self, calls: Sequence[Call], keep: list[Any]) -> tuple[bytes, list[CallResult]] | None:
+        """As `pack` of calls of one row each that differ in it and in their caches only, as those of beams do: their
+        results lie side by side. None for other calls."""
+        if not _are_alike(calls, self._spec):
+            return None
+        wanted, adapter, n = calls[0].outputs, calls[0].adapter, len(calls)
+        _check_head(wanted, 1)
+        arrays, top, arrays_at = head_arrays(self._spec.vocab_size, wanted, n, None)
+        tokens = np.concatenate([call.rows.tokens for call in calls], dtype=np.int64)
+        positions = np.concatenate([call.rows.positions for call in calls], dtype=np.int64)
+        keep += (tokens, positions, calls)
+        own = self._adapter(adapter, keep) if adapter is not None else 0
+        rows_at = (address(tokens), 0, address(positions), 0, 0, 0)
+        first = pack_sequence(
+            1, 0, -1, 0, top, 0, wanted.temperature, 0, 0, *rows_at, *arrays_at, 0, 0, 0, own, *[0] * 6, 0.0
+        )
+        strides = tuple([0 if array is None else array.strides[0] for array in arrays])
+        words = np.frombuffer(first, np.int64) + _strides(n, strides)
+        words[:, _CACHE_WORD] = [call.cache.handle.address for call in calls]  # type: ignore[attr-defined]
+        each = [[None] * n if array is None else list(array[:, None]) for array in arrays]
+        return words.tobytes(), list(map(CallResult, *each))
 
     def _own_cache(self, call: Call) -> NativeCache:
         """The cache of a call; UsageError for one of another engine or model."""
@@ -138,6 +168,35 @@ class CallPacker:
             found = self._adapters[adapter] = NativeAdapter(self._spec, adapter)
         keep.append(found)
         return found.address
+
+
+@lru_cache(maxsize=64)
+def _strides(n: int, arrays: tuple[int, ...]) -> NDArray[np.int64]:
+    """What is added to the fields of the first of n calls that are alike [n, words]. arrays: from the results of one to
+    those of the next."""
+    steps = np.zeros(pack_sequence.__self__.size // _WORD, np.int64)  # type: ignore[attr-defined]
+    steps[_ROW_WORDS], steps[_ARRAY_WORDS] = _WORD, arrays
+    return np.arange(n)[:, None] * steps
+
+
+def _are_alike(calls: Sequence[Call], spec: ModelSpec) -> bool:
+    """Whether `CallPacker.pack_alike` packs these calls: the whole stack on one row by its token, the same outputs of
+    the head alone."""
+    wanted, adapter = calls[0].outputs, calls[0].adapter
+    if wanted.hidden or wanted.attention or wanted.queries or wanted.readout is not None or wanted.draw is not None:
+        return False
+    if not wanted.head or wanted.logits_from or spec.output is not None:
+        return False
+    for rows, cache, blocks, hidden, outputs, own, views in calls:
+        if outputs is not wanted or own is not adapter or blocks is not None or hidden is not None or views:
+            return False
+        if not isinstance(cache, NativeCache) or cache.spec is not spec:
+            return False
+        if len(rows.tokens) != 1 or rows.first or not rows.is_chain:
+            return False
+        if rows.embeddings is not None or rows.numbers is not None:
+            return False
+    return True
 
 
 def _row_fields(rows: Rows, given: int, keep: list[Any]) -> tuple[int, ...]:

@@ -151,6 +151,11 @@ class NativeRuntime:
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         keep: list[Any] = []  # what the packed calls point to
+        if len(calls) > 1 and (alike := self._packer.pack_alike(calls, keep)) is not None:
+            self._check_size(len(calls))
+            if code := self._started().run(alike[0], len(calls)):
+                _refuse(code, calls)
+            return alike[1]
         drawn, drawn_at = drawn_by(calls)
         packed, results = self._pack(calls, drawn_at, keep)
         code = self._started().run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
@@ -184,9 +189,12 @@ class NativeRuntime:
             data, result = self._packer.pack(call, logits[i] if logits else None, drawn_at + 4 * i, keep)
             packed.append(data)
             results.append(result)
+        self._check_size(rows)
+        return packed, results
+
+    def _check_size(self, rows: int) -> None:
         if rows > self._largest:
             raise UsageError(f"{rows} rows in one forward: this runtime takes {self._largest} (largest_call)")
-        return packed, results
 
     def _started(self) -> cpu.Engine:
         """The engine of this process."""

@@ -70,6 +70,23 @@ class Rows:
         return rows
 
     @classmethod
+    def singles(cls, tokens: Sequence[int], starts: Sequence[int]) -> list[Rows]:
+        """`chain` of one token for each of several texts, at the position where that goes on."""
+        ids, positions = np.array(tokens, np.int64)[:, None], np.array(starts, np.int64)[:, None]
+        known = {
+            "parents": np.array([-1]),
+            "first": 0,
+            "groups": None,
+            "numbers": None,
+            "embeddings": None,
+            "is_chain": True,
+        }
+        made = [cls.__new__(cls) for _ in tokens]
+        for rows, own, position in zip(made, ids, positions, strict=True):
+            rows.__dict__.update(known, tokens=own, positions=position)
+        return made
+
+    @classmethod
     def tree(cls, tokens: Sequence[int], parents: Sequence[int], start: int) -> Rows:
         """A tree by parent numbers; rows with parent -1 stand at position `start`."""
         positions, chain = [start] * len(tokens), True

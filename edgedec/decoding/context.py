@@ -71,10 +71,10 @@ class Context:
         copied at its first use. rng: its random generator, by default a copy."""
         rng = copied(self.rng) if rng is None else rng
         policy = None if self.policy is None else self.policy.fork()
-        own = dict(vars(self))
-        text = (self.ids, len(self.ids)) if own.pop("ids", None) is not None else own["_text"]
-        own |= {"cache": self.cache.fork(), "rng": rng, "policy": policy, "hooks": NO_HOOKS, "most_rows": 0}
-        own["_text"] = text
+        cache = self.cache.fork()
+        own = {**vars(self), "cache": cache, "rng": rng, "policy": policy, "hooks": NO_HOOKS, "most_rows": 0}
+        if (ids := own.pop("ids", None)) is not None:
+            own["_text"] = ids, len(ids)
         twin = Context.__new__(Context)
         vars(twin).update(own)  # beams make forks in every step
         return twin

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from time import perf_counter
+from typing import cast
 
 from edgedec.decoding.allocation import Offer, grant_alone, text_cells
 from edgedec.decoding.host_time import Gaps
@@ -37,6 +38,10 @@ def run_together(
 ) -> tuple[list[Completed], Stepped | None]:
     """As `run_requests`, with steps of other sequences in the runtime's first forward; what that forward did for
     them."""
+    if requests and not steps and all(type(request) is Call for request in requests):
+        # As those of forks are, in every step of a beam.
+        parts = _parts(cast("Sequence[Call]", requests), 0, runtime.capabilities.largest_call)
+        return [result for part in parts for result in _forward(runtime, cast("Sequence[Call]", part))], None
     found: list[Completed | None] = [None] * len(requests)
     groups: dict[int, tuple[Runtime, list[int]]] = {id(runtime): (runtime, [])} if steps else {}
     for i, request in enumerate(requests):
@@ -85,9 +90,10 @@ def _forward_steps(owner: Runtime, items: Sequence[Own], steps: Sequence[Steps])
 def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
     began = perf_counter()
     results = owner.forward(calls)
-    seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-    cells = sum(text_cells(call.rows.count, call.cache.length) for call in calls)
-    whole = all(map(runs_whole, calls))
+    seconds, rows, cells, whole = perf_counter() - began, 0, 0, True
+    for call in calls:
+        count = call.rows.count
+        rows, cells, whole = rows + count, cells + text_cells(count, call.cache.length), whole and runs_whole(call)
     return [Completed(result, rows, seconds, cells, whole) for result in results]
 
 

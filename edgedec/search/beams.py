@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.search.branch import Branch
-from edgedec.search.extending import NextTokens
+from edgedec.search.extending import NextOfAll
 from edgedec.search.room import Room
 
 NO_PENALTY: Mapping[int, float] = {}
@@ -46,6 +48,12 @@ class _Candidate(NamedTuple):
     end: str = ""
 
 
+@lru_cache(maxsize=64)
+def _parents(n: int, k: int) -> NDArray[np.int64]:
+    """Whose k continuations each of those of n texts belongs to."""
+    return np.arange(n).repeat(k)
+
+
 class Beams:
     """running: the texts that go on, the best first, with their sums in `logp`; ended: the best of those that have, the
     best first, with their scores in `value`; they hold no cache."""
@@ -59,18 +67,29 @@ class Beams:
         """How many continuations a step looks at."""
         return max(2, 1 + len(self._room.ends)) * self._rule.width
 
-    def step(self, following: Sequence[NextTokens], less: Mapping[int, float] = NO_PENALTY) -> list[int]:
-        """Go on by one token. following: the next tokens of each running text, `looked_at` of them and as many more as
+    @property
+    def of_each(self) -> int:
+        """How many continuations of one text a step needs: none is taken after `width` of them that do not end, and
+        without stop strings only end tokens end one."""
+        few = self._rule.width + len(self._room.ends)
+        return self.looked_at if self._room.config.stop else min(self.looked_at, few)
+
+    def step(self, following: NextOfAll, less: Mapping[int, float] = NO_PENALTY) -> list[int]:
+        """Go on by one token. following: the next tokens of each running text, `of_each` of them and as many more as
         `less` has; less: taken from the log-probabilities of some. Returns the tokens of the texts that run on."""
+        width, most = self._rule.width, self._room.most
         chosen, ended = list[_Candidate](), list[_Candidate]()
+        limit = self._room.limit if len(self.running[0].tokens) + 1 >= most else ""
         for rank, one in enumerate(self._candidates(following, less)):
-            if not (end := self._end_of(one.parent, one.token)):
-                chosen.append(one)
-            elif rank < self._rule.width:
-                ended.append(one._replace(end=end))
-            if len(chosen) == self._rule.width:
+            if one.score == -inf:  # a constraint allows no more
                 break
-        full = len(self.ended) == self._rule.width
+            if not (end := self._end_of(one.parent, one.token) or limit):
+                chosen.append(one)
+                if len(chosen) == width:
+                    break
+            elif rank < width:
+                ended.append(one._replace(end=end))
+        full = len(self.ended) == width
         if ended and not (full and self._rule.early == "true"):
             self._end(ended, following)
         self._run_on(chosen, following)
@@ -78,33 +97,30 @@ class Beams:
         self._judge()
         return [one.token for one in chosen]
 
-    def _candidates(self, following: Sequence[NextTokens], less: Mapping[int, float]) -> Iterator[_Candidate]:
+    def _candidates(self, following: NextOfAll, less: Mapping[int, float]) -> Iterator[_Candidate]:
         """The `looked_at` best continuations, the best first."""
-        counts = [len(nexts.ids) for nexts in following]
-        tokens = np.concatenate([nexts.ids for nexts in following]).astype(np.int64)
-        parents = np.arange(len(following)).repeat(counts)
-        scores = np.concatenate([nexts.logps for nexts in following])
-        scores += np.array([branch.logp for branch in self.running]).repeat(counts)
+        k = following.ids.shape[1]
+        sums = np.array([branch.logp for branch in self.running])
+        tokens, scores = following.ids.ravel(), (following.logps + sums[:, None]).ravel()
         for token, amount in less.items():
             scores[tokens == token] -= amount
+        parents = _parents(len(sums), k)
         order = np.lexsort((tokens, parents, -scores))[: self.looked_at]
         return map(_Candidate, scores[order].tolist(), parents[order].tolist(), tokens[order].tolist())
 
     def _end_of(self, parent: int, token: int) -> str:
-        """Why a token ends its text; "" if it does not."""
-        branch = self.running[parent]
+        """Why a token ends its text, however long that is; "" if it does not."""
         if token in self._room.ends:
             return "eos"
-        if branch.stream is not None and branch.stream.fork().push(token).stopped:
-            return "stop"
-        return self._room.limit if len(branch.tokens) + 1 >= self._room.most else ""
+        stream = self.running[parent].stream
+        return "stop" if stream is not None and stream.fork().push(token).stopped else ""
 
-    def _end(self, candidates: Sequence[_Candidate], following: Sequence[NextTokens]) -> None:
+    def _end(self, candidates: Sequence[_Candidate], following: NextOfAll) -> None:
         for one in candidates:
             parent = self.running[one.parent]
             tokens = list(parent.tokens)
             if one.end != "eos":
-                tokens.append(following[one.parent].token(one.token, self._room.config.logprobs))
+                tokens.append(following.token(one.parent, one.token, self._room.config.logprobs))
             value = one.score / (len(parent.tokens) + 1) ** self._rule.penalty
             # Without its cache: the pages of a text that has ended are free.
             self.ended.append(
@@ -112,7 +128,7 @@ class Beams:
             )
         self.ended = sorted(self.ended, key=lambda branch: -branch.value)[: self._rule.width]
 
-    def _run_on(self, chosen: Sequence[_Candidate], following: Sequence[NextTokens]) -> None:
+    def _run_on(self, chosen: Sequence[_Candidate], following: NextOfAll) -> None:
         """The chosen continuations; the last child of a text takes its cache, the others fork it."""
         last = {one.parent: at for at, one in enumerate(chosen)}
         made = [
@@ -120,7 +136,7 @@ class Beams:
             for at, one in enumerate(chosen)
         ]
         for branch, one in zip(made, chosen, strict=True):
-            branch.push(following[one.parent].token(one.token, self._room.config.logprobs), 0.0)
+            branch.push(following.token(one.parent, one.token, self._room.config.logprobs), 0.0)
             branch.logp = one.score
         self.running = made
 

@@ -64,12 +64,13 @@ class Branch:
         has a random stream of its own."""
         self.forks += 1
         path, config = (*self.path, self.forks), self.config
-        constraint = None if config.constraint is None else config.constraint.fork()
-        processors = tuple(processor.fork() for processor in config.processors)
-        if constraint is not None or processors:
+        if config.constraint is not None or config.processors:
+            constraint = None if config.constraint is None else config.constraint.fork()
+            processors = tuple(processor.fork() for processor in config.processors)
             config = replace(config, constraint=constraint, processors=processors)
         context = self.context.fork(self.streams.of(path) if draws else self.context.rng)
-        context.hooks = ConstraintHooks(parks=self.context.hooks.parks)
+        if self.context.hooks.parks:
+            context.hooks = ConstraintHooks(parks=True)
         stream = None if self.stream is None else self.stream.fork()
         twin = Branch(context, config, self.ends, self.streams, stream, path, 0, list(self.tokens))
         if self._chain is not None and not len(self._chain):  # without processors it has no state

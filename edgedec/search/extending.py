@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.logits import LogitsChain
 from edgedec.decoding.messages import Completed, Together, Token, Waiting
 from edgedec.errors import UsageError
-from edgedec.runtime import ALL_LOGITS, Call, CallResult, Capabilities, Logits, Outputs, Rows
+from edgedec.runtime import ALL_LOGITS, Call, CallResult, Capabilities, Logits, Outputs, Rows, suits
 from edgedec.sampling import top_logprobs
 from edgedec.search.branch import Branch
 from edgedec.search.room import Room, read
@@ -46,18 +46,58 @@ class NextTokens:
         return Token(token, float(log_softmax(self.logits)[token]), tuple(top_logprobs(self.logits, n)))
 
 
+@dataclass
+class NextOfAll:
+    """The k likeliest next tokens of several branches, the best first: ids [branches, k] and their log-probabilities,
+    -inf where a branch has fewer. each: what is known of the tokens of each branch besides; empty: nothing."""
+
+    ids: NDArray[np.int32]
+    logps: Floats
+    each: Sequence[NextTokens] = ()
+
+    @classmethod
+    def of(cls, each: Sequence[NextTokens], k: int) -> NextOfAll:
+        found = cls(np.zeros((len(each), k), np.int32), np.full((len(each), k), -np.inf), each)
+        for i, nexts in enumerate(each):
+            found.ids[i, : len(nexts.ids)], found.logps[i, : len(nexts.ids)] = nexts.ids, nexts.logps
+        return found
+
+    def part(self, start: int, end: int) -> NextOfAll:
+        """Those of some of the branches."""
+        return NextOfAll(self.ids[start:end], self.logps[start:end], self.each[start:end])
+
+    def token(self, branch: int, token: int, n: int | None) -> Token:
+        """As `NextTokens.token`, of the branch of this number."""
+        return self.each[branch].token(token, n) if self.each else Token(token)
+
+
 def extend(
     room: Room, branches: Sequence[Branch], k: int, whole: bool = False
 ) -> Generator[Any, Any, list[NextTokens]]:
     """The k likeliest next tokens of each branch; its last token is then cached. whole: the scores of all tokens
     too."""
+    results, _ = yield from _stepped(room, branches, k, whole)
+    return [next_tokens(branch.chain, result, k) for branch, result in zip(branches, results, strict=True)]
+
+
+def extend_all(room: Room, branches: Sequence[Branch], k: int) -> Generator[Any, Any, NextOfAll]:
+    """As `extend`, of all branches at once."""
+    results, are_best = yield from _stepped(room, branches, k, False)
+    if are_best and (found := _best_of_each(results)) is not None:
+        return found
+    each = [next_tokens(branch.chain, result, k) for branch, result in zip(branches, results, strict=True)]
+    return NextOfAll.of(each, k)
+
+
+def _stepped(
+    room: Room, branches: Sequence[Branch], k: int, whole: bool
+) -> Generator[Any, Any, tuple[list[CallResult], bool]]:
+    """What one forward gives of the next token of each branch, and whether that is the k best of all of them."""
     can, best = room.host.capabilities, Outputs(top=k, logsum=True)
     wanted = [outputs_of(branch, best, whole, can) for branch in branches]
     results = yield from forwarded(room, branches, wanted)
     yield from _masks(room, branches)
-    if all(one is best for one in wanted) and (found := _best_of_each(results)) is not None:
-        return found
-    return [next_tokens(branch.chain, result, k) for branch, result in zip(branches, results, strict=True)]
+    return results, all(one is best for one in wanted)
 
 
 def forwarded(
@@ -67,7 +107,7 @@ def forwarded(
     for branch in branches:
         if not _is_read(branch):
             yield from _read(room, branch)
-    answers: list[Completed] = yield Together([_call(*each) for each in zip(branches, wanted, strict=True)])
+    answers: list[Completed] = yield Together(_calls(branches, wanted))
     for branch, answer in zip(branches, answers, strict=True):
         context = branch.context
         context.cache.commit((0,))
@@ -79,7 +119,8 @@ def forwarded(
 def _is_read(branch: Branch) -> bool:
     """Whether all but the last token is cached, as it is after every step but where something forgot."""
     context = branch.context
-    return context.policy is None and len(context.ids) == context.cache.length + 1 and not context.suit()
+    n = len(context.ids)
+    return context.policy is None and n == context.cache.length + 1 and suits(context.cache, n)
 
 
 def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
@@ -91,13 +132,17 @@ def _read(room: Room, branch: Branch) -> Generator[Any, Any, None]:
         yield from read(context, room.host)
 
 
-def _call(branch: Branch, outputs: Outputs) -> Call:
-    context = branch.context
-    rows = Rows.chain(context.ids[-1:], context.cache.length)
-    if branch.embedding is not None:
-        rows = Rows.embedded(branch.embedding, context.cache.length)
-    call = Call(rows, context.cache, outputs=outputs, adapter=context.adapter)
-    return call if context.policy is None else context.policy.shape(call)
+def _calls(branches: Sequence[Branch], wanted: Sequence[Outputs]) -> list[Call]:
+    """The calls of the last token of each branch."""
+    contexts = [branch.context for branch in branches]
+    rows = Rows.singles([one.ids[-1] for one in contexts], [one.cache.length for one in contexts])
+    calls = list[Call]()
+    for branch, context, row, outputs in zip(branches, contexts, rows, wanted, strict=True):
+        if branch.embedding is not None:
+            row = Rows.embedded(branch.embedding, context.cache.length)
+        call = Call(row, context.cache, None, None, outputs, context.adapter)
+        calls.append(call if context.policy is None else context.policy.shape(call))
+    return calls
 
 
 def outputs_of(branch: Branch, best: Outputs, whole: bool, can: Capabilities) -> Outputs:
@@ -127,15 +172,14 @@ def _masks(room: Room, branches: Sequence[Branch]) -> Generator[Waiting, None, N
         yield Waiting(lambda: all(one() for one in ready))
 
 
-def _best_of_each(results: Sequence[CallResult]) -> list[NextTokens] | None:
-    """`next_tokens` of results with the k best, all at once; None if a logit among them is not finite."""
-    ids = np.concatenate([result.ids for result in results if result.ids is not None])
-    if (ids < 0).any():
+def _best_of_each(results: Sequence[CallResult]) -> NextOfAll | None:
+    """Of results with the k best; None if a logit among them is not finite."""
+    ids = np.concatenate(cast("list[NDArray[np.int32]]", [result.ids for result in results]))
+    if np.minimum.reduce(ids, axis=None) < 0:
         return None
-    scores = np.concatenate([result.scores for result in results if result.scores is not None]).astype(np.float64)
-    sums = [float(result.logsum[0]) for result in results if result.logsum is not None]
-    logps = scores - np.array(sums)[:, None]
-    return [NextTokens(*each) for each in zip(ids, logps, strict=True)]
+    scores = np.concatenate(cast("list[Logits]", [result.scores for result in results]), dtype=np.float64)
+    scores -= np.concatenate(cast("list[Floats]", [result.logsum for result in results]))[:, None]
+    return NextOfAll(ids, scores)
 
 
 def next_tokens(chain: LogitsChain, result: CallResult, k: int, path: Sequence[int] = ()) -> NextTokens:
@@ -186,7 +230,7 @@ def add_ends(room: Room, branches: Sequence[Branch]) -> Generator[Any, Any, None
         if branch.context.policy is None:  # under a policy `_read` takes back the last row, and nothing is read again
             branch.context.forget(min(branch.context.cache.length, len(branch.context.ids) - 1))
         yield from _read(room, branch)
-    answers: list[Completed] = yield Together([_call(branch, ALL_LOGITS) for branch in ended])
+    answers: list[Completed] = yield Together(_calls(ended, [ALL_LOGITS] * len(ended)))
     ends = sorted(room.ends)
     for branch, answer in zip(ended, answers, strict=True):
         branch.context.cache.commit((0,))

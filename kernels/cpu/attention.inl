@@ -133,26 +133,40 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 
 // ---- bringing keys and values in -------------------------------------------------------------------
 
-// Rows become floats at block + key * key_step + piece * piece_step; `factor` is the remaining scale of an
-// INT8 row, times `scale`.
+ED_IN int64_t rows_ahead(const Run& run) { return KEYS_AHEAD + (run.end - run.row > KEYS_AHEAD ? 0 : run.turn); }
+
+// Rows become floats at block + key * key_step + piece * piece_step; `factor` is the scale of INT8 rows, times `scale`.
 template <int F>
 ED_IN void expand_rows(const Work& w, int dim, const Run& run, int n, int key_step, int piece_step, float scale) {
   const int64_t row_bytes = w.a.row_bytes;
   float *out = w.block, *factor = w.factor;
   const uint8_t* row = run.row;
-  const int64_t ahead = KEYS_AHEAD + (run.end - row > KEYS_AHEAD ? 0 : run.turn);
+  const int64_t ahead = rows_ahead(run);
   for (int i = 0; i < n; i++, out += key_step, row += row_bytes) {
     if (run.path) row = w.at(w.a.length + run.path[i], run.offset);
     else nprefetch(row + ahead);
     expand<F>(row, dim, [=](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
-    factor[i] = F == edgedec::INT8 ? int8_scale(row, dim) * scale : scale;
+    if (F == edgedec::INT8) factor[i] = int8_scale(row, dim) * scale;
   }
+}
+
+// Whether rows of a run are floats already, whole pieces of them one after another.
+template <int F>
+ED_IN bool in_place(int dim, const Run& run) {
+  return F == edgedec::F32 && dim % 16 == 0 && !run.path;
+}
+
+// These, while those ahead are prefetched.
+ED_IN const float* rows_in_place(const Run& run, int n, int64_t row_bytes) {
+  const int64_t ahead = rows_ahead(run);
+  for (int i = 0; i < n; i++) nprefetch(run.row + i * row_bytes + ahead);
+  return (const float*)run.row;
 }
 
 // ---- scores ----------------------------------------------------------------------------------------
 
-// A query times SCORE_KEYS expanded keys, which lie piece by piece, key by key.
-ED_IN vf dots(const float* q, const float* block, int pieces) {
+// A query times SCORE_KEYS keys; `key`, `piece`: from one to the next.
+ED_IN vf dots(const float* q, const float* keys, int pieces, int key, int piece) {
   vf sums[SCORE_KEYS];
   for (int k0 = 0; k0 < SCORE_KEYS; k0 += DOT_KEYS) {
     vf acc[DOT_KEYS];
@@ -160,7 +174,7 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
     for (int p = 0; p < pieces; p++) {
       const vf x = vload(q + 16 * p);
       for (int k = 0; k < DOT_KEYS; k++)
-        acc[k] = vfma(x, vload(block + (p * SCORE_KEYS + k0 + k) * 16), acc[k]);
+        acc[k] = vfma(x, vload(keys + p * piece + (k0 + k) * key), acc[k]);
     }
     for (int k = 0; k < DOT_KEYS; k++) sums[k0 + k] = acc[k];
   }
@@ -175,12 +189,17 @@ ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, in
     Run run = take_run(w, slots, span.hi - k);
     for (const int end = k + run.n; k < end;) {
       const int n = min(SCORE_KEYS, end - k);
-      expand_rows<F>(w, dim, run, n, 16, 16 * SCORE_KEYS, w.a.scale);
+      const bool whole = n == SCORE_KEYS && in_place<F>(dim, run);
+      const float* keys = whole ? rows_in_place(run, n, w.a.row_bytes) : w.block;
+      if (!whole) expand_rows<F>(w, dim, run, n, 16, 16 * SCORE_KEYS, w.a.scale);
       run.skip(n, w.a.row_bytes);
-      const vf factor = vload_n(w.factor, n);
-      for (int i = i0; i < i1; i++)
-        if (w.sights[i].hi > k)
-          vstore_n(w.scores(i) + k, vmul(dots(w.q + i * width, w.block, width / 16), factor), n);
+      const vf factor = F == edgedec::INT8 ? vload_n(w.factor, n) : vset(w.a.scale);
+      for (int i = i0; i < i1; i++) {
+        if (w.sights[i].hi <= k) continue;
+        const float* q = w.q + i * width;
+        const vf sums = whole ? dots(q, keys, width / 16, dim, 16) : dots(q, keys, width / 16, 16, 16 * SCORE_KEYS);
+        vstore_n(w.scores(i) + k, vmul(sums, factor), n);
+      }
       k += n;
     }
   }
@@ -293,31 +312,31 @@ ED_IN void sum_tile(const float* p, const float* values, int width, int n, float
 }
 
 template <int NQ>
-ED_IN void sum_queries(const Work& w, int width, int i, int k, int n) {
+ED_IN void sum_queries(const Work& w, const float* rows, int width, int i, int k, int n) {
   const float* p = w.scores(i) + k;
   float* sum = w.sum + i * width;
   int at = 0;
   for (; at + 16 * SUM_PIECES <= width; at += 16 * SUM_PIECES)
-    sum_tile<NQ, SUM_PIECES>(p, w.block + at, width, n, sum + at);
-  for (; at < width; at += 16) sum_tile<NQ, 1>(p, w.block + at, width, n, sum + at);
+    sum_tile<NQ, SUM_PIECES>(p, rows + at, width, n, sum + at);
+  for (; at < width; at += 16) sum_tile<NQ, 1>(p, rows + at, width, n, sum + at);
 }
 
 ED_IN void times_factors(float* p, const float* factor, int n) {
   for (int k = 0; k < n; k += 16) vstore_n(p + k, vmul(vload_n(p + k, n - k), vload_n(factor + k, n - k)), n - k);
 }
 
-// Queries i0 to i1 add n expanded values, the first of rank k.
+// Queries i0 to i1 add n values, the first of rank k.
 template <int F>
-ED_IN void sum_block(const Work& w, int width, int k, int n, int i0, int i1) {
+ED_IN void sum_block(const Work& w, const float* rows, int width, int k, int n, int i0, int i1) {
   for (int i = i0; i < i1; i += SUM_QUERIES) {
     const int nq = min(SUM_QUERIES, i1 - i);
     if (F == edgedec::INT8)
       for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
     switch (nq) {
-      case 4: sum_queries<4>(w, width, i, k, n); break;
-      case 3: sum_queries<3>(w, width, i, k, n); break;
-      case 2: sum_queries<2>(w, width, i, k, n); break;
-      default: sum_queries<1>(w, width, i, k, n);
+      case 4: sum_queries<4>(w, rows, width, i, k, n); break;
+      case 3: sum_queries<3>(w, rows, width, i, k, n); break;
+      case 2: sum_queries<2>(w, rows, width, i, k, n); break;
+      default: sum_queries<1>(w, rows, width, i, k, n);
     }
   }
 }
@@ -330,9 +349,11 @@ ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int 
     Run run = take_run(w, slots, span.hi - k);
     for (const int end = k + run.n; k < end;) {
       const int n = min(VALUE_KEYS, end - k);
-      expand_rows<F>(w, dim, run, n, width, 16, 1.0f);
+      const bool whole = in_place<F>(dim, run);
+      const float* rows = whole ? rows_in_place(run, n, w.a.row_bytes) : w.block;
+      if (!whole) expand_rows<F>(w, dim, run, n, width, 16, 1.0f);
       run.skip(n, w.a.row_bytes);
-      sum_block<F>(w, width, k, n, i0, i1);
+      sum_block<F>(w, rows, width, k, n, i0, i1);
       k += n;
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "engine.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two searches for better tokens
 constexpr int STRIP_WIDTH = HEAD_STRIP * LANES;
+constexpr int BEST_PART = 16;  // logits that are passed over together where none is among the best
 // Rows of logits that tokens are drawn from at a time: for a small vocabulary, whose weights are soon read
 // again, and for others.
 constexpr int DRAW_ROWS = 16, MANY_DRAW_ROWS = 64, SMALL_VOCAB = 1 << 14;
@@ -20,6 +22,14 @@ constexpr int DRAW_ROWS = 16, MANY_DRAW_ROWS = 64, SMALL_VOCAB = 1 << 14;
 // Of two the better: the larger logit; of equals the smaller token.
 bool better(float logit, int32_t id, float than, int32_t than_id) {
   return logit > than || (logit == than && (uint32_t)id < (uint32_t)than_id);
+}
+
+// The n-th largest of a strip's parts, 1 <= n <= count.
+float nth_largest(const float* parts, int count, int n) {
+  float sorted[STRIP_WIDTH / BEST_PART];
+  std::copy_n(parts, count, sorted);
+  std::nth_element(sorted, sorted + n - 1, sorted + count, std::greater<float>());
+  return sorted[n - 1];
 }
 
 }  // namespace
@@ -163,17 +173,26 @@ Engine::StripSum Engine::strip_sum(int r, const float* logits, int count) const 
   return found;
 }
 
-// Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).
+// Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order). Parts that hold none of them
+// are passed over: those whose largest is below the worst of the best, or, as long as there are too few of these, below the
+// largest of `top` other parts.
 void Engine::take_best(int r, const float* logits, int from, int count, int thread) {
-  const int top = head_rows_[r].top;
+  const int top = head_rows_[r].top, parts = (count + BEST_PART - 1) / BEST_PART;
   Best* best = best_.p + ((size_t)thread * head_rows_.size() + r) * top_;
   Best& least = best[top - 1];
   if (kernels_.reduce_max(logits, count) < least.logit) return;
-  for (int i = 0; i < count; i++) {
-    if (!better(logits[i], from + i, least.logit, least.id)) continue;
-    int at = top - 1;
-    for (; at && better(logits[i], from + i, best[at - 1].logit, best[at - 1].id); at--) best[at] = best[at - 1];
-    best[at] = {logits[i], from + i};
+  float largest[STRIP_WIDTH / BEST_PART];
+  for (int i = 0; i < parts; i++)
+    largest[i] = kernels_.reduce_max(logits + i * BEST_PART, std::min(BEST_PART, count - i * BEST_PART));
+  const float floor = least.id < 0 && parts > top ? nth_largest(largest, parts, top) : -std::numeric_limits<float>::infinity();
+  for (int part = 0; part < parts; part++) {
+    if (largest[part] < floor || largest[part] < least.logit) continue;
+    for (int i = part * BEST_PART; i < std::min(count, (part + 1) * BEST_PART); i++) {
+      if (!better(logits[i], from + i, least.logit, least.id)) continue;
+      int at = top - 1;
+      for (; at && better(logits[i], from + i, best[at - 1].logit, best[at - 1].id); at--) best[at] = best[at - 1];
+      best[at] = {logits[i], from + i};
+    }
   }
 }
 

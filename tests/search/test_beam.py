@@ -17,6 +17,7 @@ from edgedec.decoding.runner import run_loop
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
+from edgedec.search.beams import BeamRule, Beams
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, random_reference
 
 LogPs = Callable[[tuple[int, ...]], Any]
@@ -79,6 +80,36 @@ def test_beams_are_the_oracles(early: str, penalty: float) -> None:
     assert greedy > 3, "beams that never leave the greedy text show nothing"
 
 
+@pytest.mark.parametrize("words", ["beam:width=5", "diverse:width=6,groups=3,penalty=2"])
+@pytest.mark.parametrize("ends", [frozenset(), frozenset({2}), frozenset({2, 7, 9})])
+def test_a_few_continuations_of_each_text_are_enough(
+    words: str, ends: frozenset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that run on, and one more for each end token: with all that a step looks at the texts are the same."""
+    rule, fewer = Beams.of_each.fget, 0
+    assert rule is not None
+    for seed in range(6):
+        texts = []
+        for each in (rule, lambda beams: beams.looked_at):
+            monkeypatch.setattr(Beams, "of_each", property(each))
+            runtime = FakeRuntime(seed=seed, spread=4.0)
+            search = search_of(runtime, words, config(), ends)
+            list(run_loop(runtime, search.loop))
+            report = search.found("").texts
+            texts.append([(one.tokens, one.value, one.finish) for one in report])
+        assert texts[0] == texts[1]
+        assert len(texts[0]) >= 5
+        room = search.room
+        fewer += rule(Beams(room, room.branch(room.context, room.config), BeamRule(5, 1.0, "false"))) < 10
+    assert fewer == 6, "a step was given all that it looks at"
+
+
+def test_any_continuation_may_complete_a_stop_string() -> None:
+    room = search_of(FakeRuntime(), "beam:width=3", config(stop=("x",)), frozenset({2})).room
+    beams = Beams(room, room.branch(room.context, room.config), BeamRule(3, 1.0, "false"))
+    assert beams.of_each == beams.looked_at == 6
+
+
 def test_modes_and_penalties_differ() -> None:
     """The cases above can tell the three modes, and the penalties, apart."""
     texts = dict[tuple[str, float], list[Any]]()
@@ -128,7 +159,7 @@ def test_the_k_best_are_enough() -> None:
 
     few.forward = noted  # type: ignore[method-assign]
     assert list(run_loop(few, search.loop)) == searched(whole, "beam:width=3", config())
-    assert outputs == {(False, 6)}
+    assert outputs == {(False, 3)}
 
 
 def test_ranks_are_the_texts_in_order() -> None:

@@ -13,7 +13,7 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.runner import run_loop
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
-from edgedec.search.extending import NextTokens, _best_of_each, log_softmax, next_tokens
+from edgedec.search.extending import NextOfAll, NextTokens, _best_of_each, log_softmax, next_tokens
 from edgedec.testing.fakes import FakeRuntime, SetConstraint
 
 # Of a, b, c and d: after b c nothing may follow; after all else anything may.
@@ -117,8 +117,14 @@ def test_the_k_best_without_a_finite_logit_are_refused() -> None:
     with pytest.raises(UsageError, match="the largest is not finite"):
         next_tokens([], of([-1, -1], [0.0, 0.0]), 2)  # type: ignore[arg-type]
     assert _best_of_each([of([3, 4], [0.5, 0.0]), of([3, -1], [0.5, 0.0])]) is None
-    (one,) = _best_of_each([of([3, 4], [0.5, 0.0])]) or ()
-    assert (list(one.ids), list(one.logps), one.best) == ([3, 4], [-0.5, -1.0], 3)
+    both = _best_of_each([of([3, 4], [0.5, 0.0]), of([4, 3], [2.0, 1.5])])
+    assert both is not None
+    assert (both.ids.tolist(), both.logps.tolist()) == ([[3, 4], [4, 3]], [[-0.5, -1.0], [1.0, 0.5]])
+    part = both.part(1, 2)
+    assert (part.ids.tolist(), part.logps.tolist(), part.token(0, 4, None)) == ([[4, 3]], [[1.0, 0.5]], 4)
+    padded = NextOfAll.of([NextTokens([3], [-0.5]), NextTokens([4, 3], [-1.0, -2.0])], 2)
+    assert padded.ids[:, 0].tolist() == [3, 4]
+    assert padded.logps.tolist() == [[-0.5, -np.inf], [-1.0, -2.0]]
     for row in ([np.nan, 1.0], [-np.inf, -np.inf]):
         with pytest.raises(UsageError, match="the largest is not finite"):
             log_softmax(np.array(row, np.float32))

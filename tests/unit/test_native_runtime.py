@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,6 +145,108 @@ def test_there_is_no_best_token_for_a_row_that_is_not_finite(tmp_path: Path) -> 
     assert found == [int(logits[0].argmax()), -1, int(logits[2].argmax()), -1]
     with pytest.raises(UsageError, match="not finite"):
         list(edgedec.Model(bundle, runtime).session().tokens([1, 5], max_tokens=1))
+
+
+# -- calls that differ in one token only
+
+ALIKE = [
+    Outputs(top=5, logsum=True),
+    Outputs(logits=True),
+    Outputs(True, 3, True, temperature=0.7, entropy=True),
+    Outputs(entropy=True),
+]
+
+
+def forks_of(runtime: Runtime, n: int) -> list[Cache]:
+    """Forks of one text, of different lengths."""
+    cache = runtime.new_cache(40)
+    forward_one(runtime, Call(Rows.chain(range(9), 0), cache))
+    cache.commit(range(9))
+    forks = [cache.fork() for _ in range(n)]
+    for i, fork in enumerate(forks[1:]):
+        forward_one(runtime, Call(Rows.chain(range(i, 2 * i + 1), 9), fork))
+        fork.commit(range(i + 1))
+    return forks
+
+
+@pytest.mark.parametrize("outputs", ALIKE)
+def test_calls_that_are_alike_give_what_each_gives_alone(
+    large: Bundle, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, packed = native.NativeRuntime(large, "f32", 2), list[int]()
+    own = runtime._packer.pack_alike
+
+    def seen(calls: list[Call], keep: list[object]) -> object:
+        found = own(calls, keep)
+        packed.append(0 if found is None else len(calls))
+        return found
+
+    monkeypatch.setattr(runtime._packer, "pack_alike", seen)
+    forks = forks_of(runtime, 5)
+    rows = Rows.singles([3, 1, 4, 1, 5], [fork.length for fork in forks])
+    calls = [Call(row, fork, outputs=outputs) for row, fork in zip(rows, forks, strict=True)]
+    together = runtime.forward(calls)
+    assert packed == [5]
+    for call, result in zip(calls, together, strict=True):
+        call.cache.rollback()
+        alone = forward_one(runtime, call)
+        for name in ("logits", "ids", "scores", "logsum", "entropy"):
+            a, b = getattr(result, name), getattr(alone, name)
+            assert (a is None) == (b is None)
+            if a is not None:
+                assert (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes()), name
+        assert (result.hidden, result.attention, result.queries, result.drawn) == ({}, {}, {}, None)
+    # Their rows are committed as any others.
+    runtime.forward(calls)
+    lengths = [fork.length for fork in forks]
+    for fork in forks:
+        fork.commit((0,))
+    assert [fork.length for fork in forks] == [n + 1 for n in lengths]
+
+
+def test_calls_that_are_not_alike_are_packed_one_by_one(large: Bundle) -> None:
+    runtime = native.NativeRuntime(large, "f32", 1)
+    other, (cache, *_) = native.NativeRuntime(large, "f32", 1), forks_of(runtime, 2)
+    best, hidden = Outputs(top=2), hidden_of(large, 1)
+    (row,) = Rows.singles([3], [cache.length])
+    call = Call(row, cache, outputs=best)
+    pack = runtime._packer.pack_alike
+    assert pack([call, call], []) is not None
+    for unlike in (
+        call._replace(outputs=Outputs(top=3)),
+        call._replace(blocks=(0,)),
+        call._replace(hidden=hidden),
+        call._replace(views={0: object()}),
+        call._replace(adapter=object()),
+        call._replace(cache=object()),
+        call._replace(cache=SimpleNamespace(spec=other.spec)),
+        call._replace(rows=Rows.chain([3, 4], cache.length)),
+        call._replace(rows=Rows.chain([3, 4], cache.length).extend([], [])),
+        call._replace(rows=Rows.embedded(hidden, cache.length)),
+        call._replace(rows=replace(row, first=1)),
+        call._replace(rows=replace(row, numbers=np.array([0]))),
+        call._replace(rows=replace(row, groups=np.array([0]))),
+    ):
+        assert pack([call, unlike], []) is None, unlike
+    for more in ({"hidden": (0,)}, {"attention": True}, {"queries": (0,)}, {"top": 0}):
+        outputs = Outputs(top=2)._replace(**more)
+        same = call._replace(outputs=outputs)
+        assert pack([same, same], []) is None, outputs
+    cold = call._replace(outputs=Outputs(logsum=True, temperature=0.0))
+    with pytest.raises(UsageError, match=r"temperature 0\.0 of a log-sum"):
+        pack([cold, cold], [])
+
+
+def test_too_many_calls_that_are_alike(large: Bundle) -> None:
+    runtime = native.NativeRuntime(large, "f32", 1)
+    forks, full, best = forks_of(runtime, 3), runtime.new_cache(9), Outputs(top=2)
+    forward_one(runtime, Call(Rows.chain(range(9), 0), full))
+    full.commit(range(9))
+    runtime._largest = 2
+    with pytest.raises(UsageError, match="3 rows in one forward: this runtime takes 2"):
+        runtime.forward([Call(Rows.chain([3], fork.length), fork, outputs=best) for fork in forks])
+    with pytest.raises(ContextFull, match="10 rows do not fit a cache of 9"):
+        runtime.forward([Call(Rows.chain([1], cache.length), cache, outputs=best) for cache in (forks[0], full)])
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)

@@ -164,6 +164,17 @@ def test_a_chain_is_the_tree_of_only_children(n: int, start: int, window: int | 
     assert np.array_equal(chain.mask(np.arange(start), window), tree.mask(np.arange(start), window))
 
 
+def test_one_token_of_each_text_is_a_chain_of_one() -> None:
+    made = Rows.singles([7, 8, 9], [3, 0, 5])
+    for rows, token, start in zip(made, (7, 8, 9), (3, 0, 5), strict=True):
+        known, chain = vars(rows), vars(Rows.chain([token], start))
+        assert known.keys() == chain.keys()
+        assert all(np.array_equal(known[name], chain[name]) for name in chain)
+        assert {known[name].dtype for name in ("tokens", "positions", "parents")} == {np.dtype(np.int64)}
+        assert rows.mask(np.arange(2)).tolist() == [[True, True, True]]
+    assert Rows.singles([], []) == []
+
+
 def test_the_first_rows_of_a_tree() -> None:
     tree = Rows.tree([7, 8, 9, 5], [-1, 0, 0, 2], 3)
     part = tree.head(3)

@@ -13,7 +13,7 @@ from typing import Any
 from edgedec.errors import UsageError
 from edgedec.search.beams import BeamRule, Beams
 from edgedec.search.branch import Branch
-from edgedec.search.extending import extend
+from edgedec.search.extending import extend_all
 from edgedec.search.facts import SearchFacts
 from edgedec.search.host import SearchHost
 from edgedec.search.options import Early, LengthPenalty, Rank, Width
@@ -44,7 +44,7 @@ class BeamSearch:
             return first
         beams = Beams(room, first, self._rule)
         while not beams.over:
-            beams.step((yield from extend(room, beams.running, beams.looked_at)))
+            beams.step((yield from extend_all(room, beams.running, beams.of_each)))
             room.keep(beams.running)
         return chosen(room, beams.ended, self._rank)
 

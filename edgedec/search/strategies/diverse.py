@@ -16,7 +16,7 @@ from edgedec.errors import UsageError
 from edgedec.plugins import Opt
 from edgedec.search.beams import BeamRule, Beams
 from edgedec.search.branch import Branch
-from edgedec.search.extending import NextTokens, extend
+from edgedec.search.extending import NextOfAll, extend_all
 from edgedec.search.facts import SearchFacts
 from edgedec.search.host import SearchHost
 from edgedec.search.options import Early, LengthPenalty, Rank, Width
@@ -54,15 +54,15 @@ class DiverseSearch:
         groups = [Beams(room, branch, self._rule) for branch in room.spread(first, self._groups)]
         while running := [group for group in groups if not group.over]:
             texts = [branch for group in running for branch in group.running]
-            following = iter((yield from extend(room, texts, groups[0].looked_at + self.width)))
+            following = yield from extend_all(room, texts, groups[0].of_each + self.width)
             self._step(running, following)
             room.keep(branch for group in groups for branch in group.running)
         return chosen(room, [branch for group in groups for branch in group.ended], self._rank)
 
-    def _step(self, running: list[Beams], following: Any) -> None:
+    def _step(self, running: list[Beams], following: NextOfAll) -> None:
         """One token further, group after group; what a group chose counts against the later ones."""
-        used = Counter[int]()
+        used, at = Counter[int](), 0
         for group in running:
-            own: list[NextTokens] = [next(following) for _ in group.running]
+            own, at = following.part(at, at + len(group.running)), at + len(group.running)
             less = {token: self._penalty * times for token, times in used.items()}
             used.update(group.step(own, less))
