@@ -120,17 +120,18 @@ class WeightsFile:
 
 
 def rounded_rows(fmt: Format, block: int, read: Read) -> Kept:
-    """The rows that `read` gives as floats, rounded in blocks of `block`, or with one scale each."""
+    """The rows that `read` gives as floats, rounded in blocks of `block`, or with one scale each (of int8 alone)."""
+    whole = block == ROW and fmt == "int8"
 
     def rows(start: int, stop: int) -> tuple[Bytes, Half, None]:
         floats = read(start, stop)
-        if block != ROW:
-            return *quantize(floats, fmt, block), None
+        if not whole:
+            return *quantize(floats, fmt, block or ROW_BLOCK), None
         blocks = -(-floats.shape[1] // ROW_BLOCK)
         data, scales = quantize(floats, fmt, blocks * ROW_BLOCK)
         return data.reshape(len(data), blocks, -1), np.repeat(scales, blocks, axis=1), None
 
-    return Kept(fmt, block or ROW_BLOCK, rows, row_scales=block == ROW)
+    return Kept(fmt, block or ROW_BLOCK, rows, row_scales=whole)
 
 
 def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], Half]:

@@ -7,6 +7,7 @@
 
 namespace ED_NS {
 
+static_assert(NV == 1, "a vector is a group");
 constexpr int AMX_ROWS = 32;  // of the largest tile of ours: two of AMX's
 constexpr int AMX_LEAST = 8;  // with fewer rows AVX-512 is as fast
 

@@ -73,7 +73,7 @@ inline bool has_avx512vnni() {
 
 // Tiles of int8. The system saves their 8 KB only for processes that ask.
 inline bool has_amx() {
-#if defined(__linux__) && defined(__x86_64__)
+#if defined(__linux__) && defined(__x86_64__) && !defined(__ANDROID__)
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM
   return has_avx512vnni() && all(cpu_id(7, 0).edx, 1u << 24 | 1u << 25) && saves(3u << 17) &&
          syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;

@@ -3,7 +3,7 @@
 #include "kernels.h"
 
 // Whether the unit of AVX-512 has AMX's products as well: compilers know its tiles since 2021, Linux gives them on request.
-#if defined(ED_HAVE_AVX512) && defined(__linux__) && defined(__x86_64__)
+#if defined(ED_HAVE_AVX512) && defined(__linux__) && defined(__x86_64__) && !defined(__ANDROID__)
 #if __has_include(<amxint8intrin.h>)
 #define ED_AMX 1
 #endif

@@ -26,7 +26,7 @@ pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import exporter
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.safetensors import elements, read_header
-from edgedec.export.weights import ROW
+from edgedec.export.weights import ROW, rounded_rows
 
 SHAPE: dict[str, Any] = {"head_dim": 16, "hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 64}
 QUICK = ExportOptions(check=False)
@@ -441,6 +441,16 @@ def test_a_scale_for_each_row(good: Path, place: Path, target: str) -> None:
     apart = replace(manifest, tensors={n: replace(t, row_scales=False) for n, t in manifest.tensors.items()})
     by_blocks = logits(Bundle(bundle.path, apart, digest=""), "native")
     assert (by_blocks != logits(bundle, "native")).any(), "rows of activations have one scale too"
+
+
+def test_only_int8_has_scales_of_rows() -> None:
+    """The matrices of a draft may be of another format than the model's."""
+    values = np.random.default_rng(1).standard_normal((16, 64)).astype(np.float32)
+    for fmt in ("int8", "int4"):
+        kept = rounded_rows(fmt, ROW, lambda start, stop: values[start:stop])  # type: ignore[arg-type]
+        assert (kept.block, kept.row_scales) == (32, fmt == "int8")
+        same = [len(set(row)) == 1 for row in kept.rows(0, 16)[1].tolist()]
+        assert same == [fmt == "int8"] * 16
 
 
 def test_a_shorter_context(good: Path, place: Path) -> None:
