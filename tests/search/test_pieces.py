@@ -25,7 +25,7 @@ from edgedec.search.making import needs_operator
 from edgedec.search.room import best_of
 from edgedec.search.scoring import Score
 from edgedec.search.strategies.cautious import perplexity
-from edgedec.search.strategies.first import answer_of
+from edgedec.search.strategies.first import _draws, answer_of
 from edgedec.search.strategies.refine import asked
 from edgedec.search.tree import TreeNode
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, random_reference
@@ -167,6 +167,11 @@ def test_so_many_tokens_of_a_text_calibrate() -> None:
 
 
 # ── choosing ──
+
+
+def test_an_end_token_is_a_draw_of_its_own() -> None:
+    branches: list[Any] = [SimpleNamespace(tokens=[5, 6], finish=finish) for finish in ("eos", "stop", "dead")]
+    assert [_draws(branch) for branch in branches] == [3, 2, 2]
 
 
 def test_of_equals_the_first() -> None:

@@ -59,6 +59,8 @@ def test_the_largest_grammars_that_are_taken() -> None:
     check_size("regex", ")" * 300 + "(" * 200)
     with pytest.raises(UsageError, match="nested 201 deep; at most 200"):
         check_size("regex", "[" * 100 + "(" * 101)
+    with pytest.raises(UsageError, match="nested 201 deep; at most 200"):
+        check_size("regex", "[[]" * 200 + "[")  # each adds one that stays open
 
 
 # ── the guest ──
