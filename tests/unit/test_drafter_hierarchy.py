@@ -13,7 +13,7 @@ from drafting import SAMPLINGS, draft_of, left, run
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.drafters import Draft
-from edgedec.drafters.hierarchy import Hierarchy, _below
+from edgedec.drafters.hierarchy import Hierarchy, _below, _worth
 from edgedec.drafters.model import ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
@@ -112,3 +112,8 @@ def test_the_small_model_is_called_less_often(nano: Path, tmp_path: Path) -> Non
 def test_a_wrong_spec_is_refused(nano: Path, options: str) -> None:
     with pytest.raises(UsageError, match="draft"):
         edgedec.open("nano").session(speculate=f"hierarchy:{options}".rstrip(":"))
+
+
+def test_a_chain_ends_where_its_path_is_too_unlikely() -> None:
+    """Paths of .5, .25 and .125."""
+    assert [_worth([0.5, 0.5, 0.5], least) for least in (0.6, 0.5, 0.2, 0.125, 0.0)] == [0, 1, 2, 3, 3]

@@ -174,6 +174,10 @@ def test_the_pace_follows_what_is_measured() -> None:
     assert sum(used[60:380]) == 0  # turns were faster
     assert sum(used[60:700]) < 60  # but for trials
     assert sum(used[1200:]) > 250
+    first = Pace("auto")
+    for call in range(Pace.FIRST):  # the first two calls do not count
+        first.add(2, 100.0 if call < 2 else 0.5, True)
+    assert first.rates == {"overlap": 4.0, "turns": 0.0}
     for overlap in ("always", "never"):
         fixed = Pace(overlap)
         for _ in range(900):

@@ -226,7 +226,8 @@ def test_what_it_learned_is_kept_and_that_of_another_head_refused() -> None:
     whole = online.state()
     twice = whole["online.tokens"].copy()
     twice[1] = twice[0]
-    for name, array in [("a", np.zeros((2, 2))), ("bias", np.full(SLOTS, np.inf)), ("tokens", twice), ("gain", None)]:
+    one = np.where(np.arange(SLOTS) == 5, np.inf, 0.0)
+    for name, array in [("a", np.zeros((2, 2))), ("bias", one), ("tokens", twice), ("gain", None)]:
         broken = {key: value for key, value in whole.items() if key != f"online.{name}"}
         with pytest.raises(UsageError, match=f"online.{name}"):
             OnlineCorrection(HIDDEN).restore(broken if array is None else {**broken, f"online.{name}": array})
