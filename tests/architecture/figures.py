@@ -6,6 +6,7 @@ import ast
 import statistics
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 FOLDERS = {
@@ -29,9 +30,15 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """A module's tree, once a process: several rules look at every module. Read it, never change it."""
+    return ast.parse(text)
+
+
 def imports(path: Path, known: set[str], lazy: bool) -> set[str]:
     """Modules of ours that a module imports; `lazy`: inside functions too. Imports for types only do not count."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parsed(path.read_text("utf-8"))
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from architecture.figures import circles, imports
+from architecture.figures import circles, imports, parsed
 
 import edgedec
 from edgedec.extras import import_name
@@ -207,15 +207,20 @@ def imported(text: str, module: str, package: bool = False) -> set[str]:
     True
     """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, module if package else module.rpartition(".")[0])
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and _called(node).endswith(("import_module", "__import__")):
             found |= {_literal(argument) for argument in node.args[:1]}
     return found - {""}
+
+
+def _called(node: ast.Call) -> str:
+    """The last name of what is called: of a.b(…) b; "" where it has none, as f()()."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -283,7 +288,7 @@ def test_files_are_short() -> None:
     functions = {
         f"{name}.{node.name}": node.end_lineno - node.lineno + 1
         for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
     }
     print("longest functions:", *sorted(functions.items(), key=lambda item: -item[1])[:5], sep="\n  ")
@@ -372,7 +377,7 @@ def long_functions(texts: Iterable[tuple[str, str]]) -> dict[str, int]:
     return {
         f"{module}.{node.name}": body_lines(node)
         for module, text in texts
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > LONGEST_BODY
     }
 
@@ -392,7 +397,7 @@ def test_no_two_classes_have_one_name() -> None:
     names = Counter(
         node.name
         for name, path in MODULES.items()
-        for node in ast.parse(path.read_text("utf-8")).body
+        for node in parsed(path.read_text("utf-8")).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, n in names.items() if n > 1} == set()
