@@ -156,7 +156,12 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("tensors.embed.scales", -(1 << 64), BundleCorrupt, r"embed \(scales\) lies outside"),
     ("tensors.embed.zeros", 64, BundleCorrupt, "tensor embed: int4 with zero points in blocks of 32"),
     ("tensors.final_norm.zeros", 64, BundleCorrupt, "tensor final_norm: f32 with zero points"),
-    ("tensors.final_norm.offsets", 64, BundleCorrupt, "tensor final_norm: f32 with zero points, offsets, parts or scales of rows"),
+    (
+        "tensors.final_norm.offsets",
+        64,
+        BundleCorrupt,
+        "final_norm: f32 with zero points, offsets, parts or scales of rows",
+    ),
     ("tensors.blocks~0~qkv.offsets", 32, BundleCorrupt, r"qkv \(offsets\) lies outside weights.bin or is not aligned"),
     ("tensors.blocks~0~qkv.offsets", 1 << 40, BundleCorrupt, r"qkv \(offsets\) lies outside weights.bin"),
     ("tensors.blocks~0~qkv.zeros", 32, BundleCorrupt, r"qkv \(zeros\) lies outside weights.bin or is not aligned"),
