@@ -351,3 +351,22 @@ def test_nano_says_the_same_with_it(prompt: str, tmp_path: Path) -> None:
         assert list(decode(model.runtime, text, GenerationConfig(max_tokens=48), drafter, stats=stats)) == plain
         drafter.reset()
     assert stats.calls < 20
+
+
+def test_the_index_is_made_anew_when_an_eighth_of_it_would_be_new() -> None:
+    store = Store(DIGEST, 500)
+    store.add(np.array([*words(79), END], np.int32))
+    first = store.index()
+    store.add(np.array([*words(9, 1), END], np.int32))
+    assert len(store) == 90
+    assert store.index() is first, "10 of 80 are not more than an eighth"
+    store.add(np.array([5, END], np.int32))
+    assert store.index() is not first
+
+
+def test_places_of_two_lengths_are_looked_at() -> None:
+    """The longest match, and what matches as long as that without its first tokens."""
+    drafter = Suffix()
+    drafter._index = Index(np.array([1, 2, 3, 4, 9, END, 8, 2, 3, 4, 7, END, 6, 3, 4, 5, END], np.int32))
+    found = drafter._elsewhere([1, 2, 3, 4])
+    assert [length for length, _ in found] == [4, 3], "not those of two tokens, though there are some"
