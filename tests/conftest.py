@@ -42,7 +42,7 @@ LONGEST = ("test_conformance", "test_tvm_kinds", "test_harness", "test_template_
 # What `make test` leaves to `make test-all`: files, and folders, that take long beside the number of their tests.
 LONG = {
     "cuda", "devices", "native", "statistical",
-    "test_blocks", "test_conformance", "test_generate", "test_hostile", "test_hub", "test_never_slower",
+    "test_blocks", "test_conformance", "test_formats", "test_generate", "test_hostile", "test_hub", "test_never_slower",
     "test_new_plugin", "test_paired", "test_prefixes", "test_replicas", "test_serve_pool", "test_soak",
     "test_speculation", "test_template_bounds",
 }  # fmt: skip

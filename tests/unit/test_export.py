@@ -539,6 +539,7 @@ LARGE = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
 LARGE |= {"num_key_value_heads": 4, "head_dim": 64}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's account of memory")
 @pytest.mark.parametrize(("check", "target"), [("check", "portable"), ("check", "cpu"), ("plain", "cpu")])
 def test_a_model_is_exported_in_less_memory_than_it_takes(large: Path, place: Path, check: str, target: str) -> None:
