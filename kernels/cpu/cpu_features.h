@@ -71,16 +71,14 @@ inline bool has_avx512vnni() {
          all(cpu_id(7, 0).ecx, 1u << 11);
 }
 
-// Tiles of int8. The system saves their 8 KB only for processes that ask.
+#ifdef SYS_arch_prctl
+// Tiles of int8. Linux saves their 8 KB only for processes that ask.
 inline bool has_amx() {
-#if defined(__linux__) && defined(__x86_64__) && !defined(__ANDROID__)
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM
   return has_avx512vnni() && all(cpu_id(7, 0).edx, 1u << 24 | 1u << 25) && saves(3u << 17) &&
          syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-  return false;
-#endif
 }
+#endif
 
 inline bool has_dotprod() { return false; }
 inline bool has_i8mm() { return false; }
@@ -90,7 +88,6 @@ inline bool has_i8mm() { return false; }
 inline bool has_avx2() { return false; }
 inline bool has_avxvnni() { return false; }
 inline bool has_avx512vnni() { return false; }
-inline bool has_amx() { return false; }
 
 #if defined(__aarch64__) && defined(__linux__)
 inline bool has_dotprod() { return getauxval(16) >> 20 & 1; }               // AT_HWCAP, ASIMDDP

@@ -320,20 +320,15 @@ ED_APART void row_tile(const Strip<V>& at, int kpad, const QuantizedActivations&
   ni acc[M][V];
   each<M>([&](auto m) ED_INLINED { x[m] = a.record(m0 + m, 0); });
   each<V>([&](auto v) ED_INLINED { w[v] = at.w[v]; });
-#ifdef ED_OWN_STEP
-  constexpr int S = step_vectors(M, V);
-  const int none[M] = {};
   each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc[m][v] = niset(a.about(m0 + m, 0).offset); }); });
-#else
-  const auto begun = [&](int m) ED_INLINED { return a.about(m0 + m, 0).offset; };
-  each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc[m][v] = begin8(begun(m)); }); });
-#endif
   // As in `tile`.
   const int last = kpad - 32 * (AHEAD / (64 * 8));
   size_t ahead = AHEAD;
   for (int k = 0; k < kpad; k += 32) {
     if (k == last) ahead += at.skip;
 #ifdef ED_OWN_STEP
+    constexpr int S = step_vectors(M, V);
+    const int none[M] = {};
     for (int j = 0; j < 8; j++) nprefetch(w[0] + ahead + 64 * j);
 #pragma GCC unroll 1
     for (int v0 = 0; v0 < V; v0 += S) {
@@ -359,12 +354,7 @@ ED_APART void row_tile(const Strip<V>& at, int kpad, const QuantizedActivations&
   }
   each<M>([&](auto m) ED_INLINED {
     each<V>([&](auto v) ED_INLINED {
-#ifdef ED_OWN_STEP
-      const ni sum = acc[m][v];
-#else
-      const ni sum = end8(acc[m][v], begun(m));
-#endif
-      nstore(sums + (m * V + v) * W, scaled_sum(sum, at.s[v], a.about(m0 + m, 0).scale));
+      nstore(sums + (m * V + v) * W, scaled_sum(acc[m][v], at.s[v], a.about(m0 + m, 0).scale));
     });
   });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 
 #include "engine.h"
@@ -24,11 +23,12 @@ bool better(float logit, int32_t id, float than, int32_t than_id) {
   return logit > than || (logit == than && (uint32_t)id < (uint32_t)than_id);
 }
 
-// The n-th largest of a strip's parts, 1 <= n <= count.
+// The n-th largest of a strip's parts, 1 <= n <= count; NaNs come last.
 float nth_largest(const float* parts, int count, int n) {
   float sorted[STRIP_WIDTH / BEST_PART];
   std::copy_n(parts, count, sorted);
-  std::nth_element(sorted, sorted + n - 1, sorted + count, std::greater<float>());
+  const auto before = [](float a, float b) { return a > b || (a == a && b != b); };
+  std::nth_element(sorted, sorted + n - 1, sorted + count, before);
   return sorted[n - 1];
 }
 
