@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import sizeof
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -174,7 +175,7 @@ class CallPacker:
 def _strides(n: int, arrays: tuple[int, ...]) -> NDArray[np.int64]:
     """What is added to the fields of the first of n calls that are alike [n, words]. arrays: from the results of one to
     those of the next."""
-    steps = np.zeros(pack_sequence.__self__.size // _WORD, np.int64)  # type: ignore[attr-defined]
+    steps = np.zeros(sizeof(SequenceRows) // _WORD, np.int64)
     steps[_ROW_WORDS], steps[_ARRAY_WORDS] = _WORD, arrays
     return np.arange(n)[:, None] * steps
 
