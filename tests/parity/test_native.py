@@ -200,7 +200,8 @@ def test_every_architecture_is_cut_as_the_reference_is(initial: tuple[ModelSpec,
                     sliced(runtime, rows, slice_, runtime.new_cache(32))
             continue
         expected, found = (sliced(runtime, rows, slice_, runtime.new_cache(32)) for runtime in runtimes)
-        close(found, expected, times=2)  # blocks that follow others than in the model magnify rounding more
+        # Zamba2's shared blocks, after others than in the model, magnify rounding more.
+        close(found, expected, times=2 if any(block.with_embedding for block in spec.attention.values()) else 1)
     for slice_ in ((*blocks[:3], *blocks[1:]), (1, 0), (0, 0, 3)):
         for runtime in runtimes:
             with pytest.raises(UsageError):
