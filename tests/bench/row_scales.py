@@ -4,17 +4,20 @@ calls of many rows, and of a text encoder for texts of as many tokens, 16 at a t
     edgedec export CHECKPOINT --weights int8 -o blocks
     edgedec export CHECKPOINT --weights int8 --block row -o rows
     python tests/bench/row_scales.py blocks rows --rows 1,8,16,64,256
+    python tests/bench/row_scales.py blocks rows --texts FILE    # of an encoder: cosines to floats, a text a line
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import process_time
 
 import numpy as np
 
+import edgedec
 from edgedec.bundle import Bundle
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
@@ -40,12 +43,25 @@ def runs(folder: str) -> Callable[[int], float]:
     return run
 
 
+def cosines(folders: list[str], texts: list[str]) -> None:
+    """Of the embeddings of each bundle to those of the first one's weights with float activations."""
+    floats = edgedec.open(folders[0], engine="reference").embed(texts)
+    for folder in folders:
+        found = edgedec.open(folder, engine="native").embed(texts)
+        sizes = np.linalg.norm(found, axis=1) * np.linalg.norm(floats, axis=1)
+        each = (found * floats).sum(axis=1) / sizes
+        print(f"{folder}: {len(texts)} texts, cosine {each.mean():.4f}, least {each.min():.4f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", nargs=2)
     parser.add_argument("--rows", default="1,16,128")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--texts", type=Path)
     given = parser.parse_args()
+    if given.texts:
+        return cosines(given.bundles, given.texts.read_text("utf-8").splitlines())
     first, second = map(runs, given.bundles)
     for rows in map(int, given.rows.split(",")):
         first(rows), second(rows)
