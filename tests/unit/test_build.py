@@ -320,6 +320,12 @@ def test_the_latest_objects_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(path.name for path in folder.iterdir()) == ["0.o", "1.o", "2.o"]
 
 
+def test_the_loader_expects_the_library_of_the_header() -> None:
+    """Here, because where they differ the engine's own tests are skipped."""
+    (found,) = re.findall(r"^#define ED_ABI (\d+)$", (native.HERE / "api.h").read_text("utf-8"), re.MULTILINE)
+    assert int(found) == loader.ABI
+
+
 def test_an_object_is_made_anew_if_a_header_changes_that_its_source_includes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
