@@ -112,7 +112,8 @@ SMALLER = [
     (r"^(edgedec (?:export|quantize) .*) --quality good", r"\1"),
     (r" --recover 60$", ""),
     (r"^edgedec bench formats nano", "edgedec bench formats nano --type int8 --limit 64"),
-    (r"^edgedec eval kl stories.txt -m nano-int2", "edgedec eval kl stories.txt -m smol"),
+    (r"^edgedec eval kl stories.txt -m nano-(int2|row)", "edgedec eval kl stories.txt -m smol"),
+    (r"(?<= --to )nano-f32 --limit 8192", "smol --limit 64"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
