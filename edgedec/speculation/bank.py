@@ -108,6 +108,11 @@ class TextAccount(Structure):
         """The seconds that the next draft may lose."""
         return self.bank.left + self.own
 
+    @property
+    def most(self) -> float:
+        """The most seconds that a draft may lose where drafts have gained nothing."""
+        return self.bank.most * self.bank.call
+
     def reset(self) -> None:
         """Another text begins."""
         self.own = 0.0

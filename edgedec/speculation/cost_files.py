@@ -19,7 +19,7 @@ from edgedec.speculation.probing import RowProbe
 from edgedec.storage.files import cache_folder, replacing
 
 # The version of the file's contents; part of its name.
-VERSION = 4
+VERSION = 5
 # The cost of a multiply-add of attention, in multiply-adds of a matrix with quantized weights, in a call of one row.
 _ATTENTION = 2.0
 _LARGEST = 1024
@@ -75,7 +75,6 @@ def _key(runtime: Runtime, bundle: Bundle) -> str:
         can.isa,
         runtime.new_cache(1).kind,
         platform.machine(),
-        platform.processor(),
         _cpu(),
         available_cores(),
     ]
@@ -83,6 +82,7 @@ def _key(runtime: Runtime, bundle: Bundle) -> str:
 
 
 def _cpu() -> str:
+    """What is known of the processor without starting a program, as `platform.processor` does."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

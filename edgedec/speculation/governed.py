@@ -179,6 +179,7 @@ class Governed:
                 self._learners.append(member)
             if not affords:
                 self._why = BANK
+                member.doubt(prices, self.account.most - row)
             elif member.follows or not member.reads:
                 found.append((number, member))
         return found
@@ -228,9 +229,8 @@ class Governed:
     def _calls_to_rest(self, prices: Prices, tables: bool = True) -> int:
         """The calls for which no drafter is to be asked; tables: the runtime's tables neither."""
         records = [r for r in self._records if not r.hopeless and (tables or r is not self._group)]
-        if any(record.reads and record in self._learners for record in records):
-            return 0
-        if records and self._terms is not AUTO:
+        reading = any(record.reads and record in self._learners for record in records)
+        if reading or (records and self._terms is not AUTO):
             return 0
         wait = min((record.calls_left(prices) for record in records), default=_OWN_STEPS)
         if self._why == BANK and not self._watched:

@@ -35,6 +35,8 @@ _RETRY, _MOST_RATE, _SLOW = 64, 0.97, 0.05
 _UNREAD = 16
 # The longest wait in calls.
 _LONGEST = 256
+# What is left of a measured time at each look at a drafter that is not asked because of it.
+_DOUBT = 63 / 64
 
 
 class DrafterRecord(Structure):
@@ -98,6 +100,13 @@ class DrafterRecord(Structure):
         effort = self.drafter.effort
         return effort.seconds(prices.call) if effort is not None and not self.shared.n else self.takes
 
+    def doubt(self, prices: Prices, most: float) -> None:
+        """Trust a measured time less if not even a full balance, `most` seconds, can pay for it. It would not be
+        measured again, and may be from a time when other programs had the cores."""
+        if self.needs(prices) > most:
+            self.own.seconds *= _DOUBT
+            self.shared.seconds *= _DOUBT
+
     def follow(self, tokens: int) -> None:
         """Note that it got the result of a call. It reads what it was shown at its next proposal, so it is shown no
         more if that is too much."""
@@ -123,6 +132,8 @@ class DrafterRecord(Structure):
             tokens += path
             if tokens * prices.token > prices.added[rows] + prices.draft + takes:
                 self.hopeless = False
+        if self.hopeless:
+            self.doubt(prices, 0.0)
 
     def pays(self, prices: Prices) -> bool:
         """Whether its proposals pay, or may pay as far as is known."""

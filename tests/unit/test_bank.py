@@ -317,6 +317,30 @@ def test_hope_counts_the_tokens_that_a_head_can_propose_and_that_have_a_known_co
     assert not one.hopeless, "one right token pays"
 
 
+def test_a_time_that_keeps_a_drafter_from_being_asked_counts_for_less_at_each_look() -> None:
+    it = record(shared=Experience.known(3.2, 2.0, 1.0))
+    it.own.seconds = 6.4
+    it.doubt(prices(), 3.2)
+    assert (it.shared.seconds, it.own.seconds) == (3.2, 6.4), "a full balance pays for it"
+    it.doubt(prices(), 3.1)
+    assert it.shared.seconds == pytest.approx(3.15)
+    assert it.own.seconds == pytest.approx(6.3)
+
+
+def test_a_head_that_was_hopeless_while_other_programs_had_the_cores_is_tried_again() -> None:
+    class Head(Reading):
+        effort = Effort(2, 0.1)
+
+    it = record(Head(), Experience.known(2.0, 1.0, 1.0))
+    it.learn_hope(prices())
+    looks = 1
+    while it.hopeless:
+        it.learn_hope(prices())
+        looks += 1
+    assert looks == 10, "2 s · (63 / 64)^n is what two right tokens bring, 1.74 s, after 9 looks"
+    assert it.ready(prices()) or it.calls_left(prices()) == 0
+
+
 def test_a_first_time_includes_opening_and_a_spike_is_cut() -> None:
     means = Means()
     for seconds in (9.0, *[0.1] * 20):

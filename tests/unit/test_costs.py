@@ -355,3 +355,9 @@ def test_disturbed_steps_count_no_more_often_than_others() -> None:
         counted += costs.add_step(1, seconds, 0, plain=True)
     assert 500 < counted < 15_000, "some count"
     assert 0.0008 < costs.seconds[1] < 0.003
+
+
+def test_the_name_of_the_file_takes_no_program(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.processor", lambda: pytest.fail("it starts uname: milliseconds of the first token"))
+    model = open_model(nano)
+    assert len(cost_files._key(model.runtime, model.bundle)) == 32

@@ -4,6 +4,8 @@ All values are worked out by hand."""
 
 from __future__ import annotations
 
+from time import thread_time
+
 import pytest
 from guesses import TREE, Proposes, context, merged
 
@@ -119,6 +121,34 @@ def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
     expected = ([1], WAITING, [1]) if terms is AUTO else ([0, 1], WAITING, [0, 1])
     assert asked(governor, 0.6) == expected, "a named drafter does not wait"
     assert asked(governor, 0.0)[1] == BANK
+
+
+def test_a_stored_time_above_a_full_balance_does_not_keep_a_drafter_out_for_ever() -> None:
+    """A full balance of `auto` is 1; asking it would take 2 and the 0.3 of a draft with a row."""
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    first, known = governor.members[0], Experience.known(2.0, 4.0, 1.0)
+    first.shared, looks = known, 0
+    assert governor.account.most == 1.0
+    while asked(governor, 1.0) == ([1], BANK, [1]):
+        looks += 1
+        assert known.seconds == pytest.approx(2.0 * (63 / 64) ** looks)
+    assert asked(governor, 1.0) == ([0, 1], WAITING, [0, 1])
+    assert looks == 67, "2 · (63 / 64)^67 is 0.696"
+    assert asked(governor, 0.9) == ([1], BANK, [1]), "one that only this balance cannot pay for"
+    assert known.seconds == pytest.approx(2.0 * (63 / 64) ** looks), "keeps its time"
+
+
+def test_reading_the_costs_of_an_earlier_process_is_no_text_s_drafting() -> None:
+    def costs() -> Costs:
+        until = thread_time() + 0.2
+        while thread_time() < until:
+            pass
+        return Costs({1: 1.0, 33: 4.2})
+
+    governor = Governor([("a", Proposes())], costs)
+    governor.propose(context(range(1, 13), cached=11), 0, 0.0)
+    assert len(governor.costs.seconds) > 1
+    assert 0.0 < governor._spent < 0.1
 
 
 def test_a_drafter_that_reads_gets_a_call_before_it_is_asked() -> None:
