@@ -13,6 +13,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from edgedec.export.sources.functions import ERF
+
 LANES = 16
 _EVERYTHING = 1 << 40
 Expr = Any
@@ -226,12 +228,12 @@ def _silu(x: Expr) -> Expr:
 
 
 def _gelu(x: Expr) -> Expr:
-    z = mul(absolute(x), like(x, 0.70710678118654752))
-    t = bind(like(x, 1.0) / fma(like(x, 0.3275911), z, like(x, 1.0)))
-    p = fma(like(x, 1.061405429), t, like(x, -1.453152027))
-    for c in (1.421413741, -0.284496736, 0.254829592):
-        p = fma(p, t, like(x, c))
-    erf = bind(like(x, 1.0) - mul(mul(p, t), exp(bind(like(x, 0.0) - mul(z, z)))))
+    z = smaller(like(x, 5.5), absolute(x))
+    u = fma(mul(z, z), like(x, 0.0661157025), like(x, -1.0))
+    p = like(x, ERF[0])
+    for c in ERF[1:]:
+        p = fma(p, u, like(x, c))
+    erf = smaller(like(x, 1.0), mul(z, p))
     return mul(like(x, 0.5), fma(absolute(x), erf, x))
 
 

@@ -10,7 +10,11 @@ from edgedec.export.sources.dialects import Dialect
 from edgedec.export.sources.words import Expr, absolute, as_float, bind, f32, larger, smaller
 
 _EXP = (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-_ERF = (-1.453152027, 1.421413741, -0.284496736, 0.254829592)
+# erf(z / sqrt 2) / z by the powers of u = 2 (z / 5.5)^2 - 1, the highest first.
+ERF = (
+    -0.00182441855, 0.00518571865, -0.00503447885, 0.00494790031, -0.0125868116, 0.0228529368, -0.0307461657,
+    0.0400581807, -0.0518837906, 0.0642273426, -0.0776093975, 0.0954712108, -0.12834394, 0.25710389,
+)
 _ONE = 1.0
 
 
@@ -56,13 +60,12 @@ def _silu(d: Dialect, x: Expr) -> Expr:
 
 
 def _gelu(d: Dialect, x: Expr) -> Expr:
-    z = d.mul(absolute(x), f32(0.70710678118654752))
-    t = d.divide(f32(_ONE), d.fma(f32(0.3275911), z, f32(_ONE)))
-    p = f32(1.061405429)
-    for c in _ERF:
-        p = d.fma(p, t, f32(c))
-    power = exp(d, bind(f32(0.0) - d.mul(z, z)))
-    erf = bind(f32(_ONE) - d.mul(d.mul(p, t), power))
+    z = smaller(f32(5.5), absolute(x))
+    u = d.fma(d.mul(z, z), f32(0.0661157025), f32(-1.0))
+    p = f32(ERF[0])
+    for c in ERF[1:]:
+        p = d.fma(p, u, f32(c))
+    erf = smaller(f32(_ONE), d.mul(z, p))
     return d.mul(f32(0.5), d.fma(absolute(x), erf, x))
 
 

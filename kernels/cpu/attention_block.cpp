@@ -249,6 +249,8 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions, 
   if (tree.text) a.text = s.rows;
   if (m_.distance && tree.text) a.distance = s_.distance.p + reach(), a.distance_stride = 2 * reach() + CHUNK;
   if (relative_ && tree.text) a.relative = relative_->of(sequence), a.relative_stride = RelativeScores::stride(s.rows);
+  a.lanes = engine_.model().texts && a.text && a.format == F32 && d_ % 16 == 0 && !s.attention_sums && !m_.window &&
+            !m_.softcap && !m_.distance && !m_.slopes && !relative_;
   const bool ranked = state.identity() && tree.base == state.start();
   if (m_.slopes) a.slopes = m_.slopes, a.row_at = s_.row_at.data() + s.row;
   if (m_.slopes && !ranked) positions.fill(state, s), a.slot_at = positions.all.data();

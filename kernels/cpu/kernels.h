@@ -195,6 +195,7 @@ struct Attention {
   int64_t kept_chunks = 0;
   const float* bias = nullptr;  // added to the scores of ranks, whole chunks of them; null: nothing
   int32_t text = 0;  // rows of a whole text, which see each other; a window then reaches to both sides. 0: they do not
+  int32_t lanes = 0;  // whether such rows may be computed as lanes: of an encoder's, floats, whose scores get nothing added
   // Added to the scores of a head by distance: that of key - row at [head * distance_stride + key - row]; null: nothing.
   const float* distance = nullptr;
   int64_t distance_stride = 0;

@@ -40,7 +40,7 @@ static inline size_t kv_row_bytes(int dim, int format) {
 // Scratch for `attend` and `attention_sums`, 64-byte aligned: scores of a tile of queries with a chunk's 256 keys,
 // the queries and their sums, the keys or values being worked on, and their scales.
 static inline size_t attention_scratch(int dim, int queries) {
-  size_t tile = queries < QUERY_TILE ? queries : QUERY_TILE, width = (size_t)kv_round(dim, 16);
+  size_t tile = queries < QUERY_TILE ? kv_round(queries, 16) : QUERY_TILE, width = (size_t)kv_round(dim, 16);
   return 4 * (tile * 256 + 2 * tile * width + VALUE_KEYS * width + VALUE_KEYS);
 }
 

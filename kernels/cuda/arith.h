@@ -29,14 +29,24 @@ DEVICE float exp_(float x) {
 
 DEVICE float tanh_(float x) { return 1.0f - 2.0f / (exp_(x + x) + 1.0f); }
 
+// erf(|x| / sqrt 2) is z times a polynomial in u = 2 (z / 5.5)^2 - 1, z = |x| up to 5.5, from where on it is 1.
 DEVICE float gelu(float x) {
-  const float z = abs_(x) * 0.70710678118654752f, t = 1.0f / fma_(0.3275911f, z, 1.0f);
-  float p = fma_(1.061405429f, t, -1.453152027f);
-  p = fma_(p, t, 1.421413741f);
-  p = fma_(p, t, -0.284496736f);
-  p = fma_(p, t, 0.254829592f) * t;
-  const float erf = 1.0f - p * exp_(0.0f - z * z);
-  return 0.5f * fma_(abs_(x), erf, x);
+  const float z = smaller(5.5f, abs_(x)), u = fma_(z * z, 0.0661157025f, -1.0f);
+  float p = -0.00182441855f;
+  p = fma_(p, u, 0.00518571865f);
+  p = fma_(p, u, -0.00503447885f);
+  p = fma_(p, u, 0.00494790031f);
+  p = fma_(p, u, -0.0125868116f);
+  p = fma_(p, u, 0.0228529368f);
+  p = fma_(p, u, -0.0307461657f);
+  p = fma_(p, u, 0.0400581807f);
+  p = fma_(p, u, -0.0518837906f);
+  p = fma_(p, u, 0.0642273426f);
+  p = fma_(p, u, -0.0776093975f);
+  p = fma_(p, u, 0.0954712108f);
+  p = fma_(p, u, -0.12834394f);
+  p = fma_(p, u, 0.25710389f);
+  return 0.5f * fma_(abs_(x), smaller(1.0f, z * p), x);
 }
 
 DEVICE float activate(float x, int kind) {

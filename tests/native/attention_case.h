@@ -24,6 +24,10 @@ struct Shape {
   int dim, kv_heads, group, length, rows, first, format, window, sinks;
   float softcap;
   bool tree, groups = false, named = false;  // named: positions are not ranks
+  bool text = false;                         // rows that all see each other
+
+  // Whether such rows are computed as lanes.
+  bool lanes() const { return text && format == edgedec::F32 && dim % 16 == 0 && !window && softcap == 0; }
 };
 
 // Keys and values [kv_heads, slots, row bytes] in pages; what no slot lies in is not a number.
@@ -80,6 +84,7 @@ struct Case {
     a.row_bytes = (int64_t)row_bytes(), a.head_stride = a.row_bytes * edgedec::PAGE_SLOTS;
     a.values = a.head_stride * s.kv_heads;
     a.q = q.data(), a.q_stride = heads() * s.dim, a.out_stride = heads() * s.dim;
+    if (s.text) a.text = s.rows, a.lanes = s.lanes();
     if (s.tree) a.begin = begin.data(), a.end = end.data(), a.path = path.data();
     if (s.named) {
       a.slot_positions = slot_positions.data(), a.row_positions = row_positions.data();
