@@ -322,7 +322,7 @@ ED_IN void sum_pieces(const float* p, int query_step, int key_step, const float*
 }
 
 // The sums of nq queries, at most SUM_QUERIES.
-ED_IN void sum_queries(const float* p, int query_step, int key_step, const float* rows, int width, int n, float* sum, int nq) {
+static void sum_queries(const float* p, int query_step, int key_step, const float* rows, int width, int n, float* sum, int nq) {
   switch (nq) {
     case 4: return sum_pieces<4>(p, query_step, key_step, rows, width, n, sum);
     case 3: return sum_pieces<3>(p, query_step, key_step, rows, width, n, sum);
@@ -433,8 +433,8 @@ static void attend_tile(Work w, float* part) {
 // Here a lane is a query, and all queries of a tile see all keys: a score is a sum in the order of the key's values, the
 // maximum and the sum of the weights go from key to key, and nothing is added across lanes. Vectors of queries and keys
 // of a tile that stays in registers:
-constexpr int LANE_VECTORS = NV == 1 ? 2 : 1;
-constexpr int LANE_KEYS = NV == 1 ? 8 : 4;
+constexpr int LANE_VECTORS = NV == 1 ? 4 : 1;
+constexpr int LANE_KEYS = 4;
 
 // `lanes` queries, side by side at each of their values, and their scores by key.
 struct Lanes {
@@ -508,11 +508,7 @@ static void attend_lanes(const Attention& a, int h, int row0, int base, int q0, 
     for (int d = 0; d < dim; d++) q[d * lanes + i] = x[d] * a.scale;
   }
   over_pages(a, base, keys, h * a.head_stride, [&](const float* rows, int k, int count) {
-    switch (dim) {  // the usual ones unrolled
-      case 32: return all_lanes(w, 32, rows, count, score + k * lanes);
-      case 64: return all_lanes(w, 64, rows, count, score + k * lanes);
-      default: return all_lanes(w, dim, rows, count, score + k * lanes);
-    }
+    all_lanes(w, dim, rows, count, score + k * lanes);
   });
   float tops[QUERY_TILE], sums[QUERY_TILE];
   lane_weights(w, keys, tops, sums);

@@ -69,6 +69,7 @@ static double from_half(uint16_t h) {
 
 static double activation(double x, int kind) {
   if (kind == SILU) return x / (1 + std::exp(-x));
+  if (kind == GELU) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
   return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
@@ -391,7 +392,7 @@ static void check_ops(const std::vector<Unit>& all) {
       k.add(x.data(), n, out.data());
       return out;
     });
-    for (int kind : {SILU, GELU_TANH}) {
+    for (int kind : {SILU, GELU, GELU_TANH}) {
       Floats gate = x;
       for (int i = 0; i < n; i++) gate[i] *= i % 4 == 3 ? 60.0f : 3.0f;
       for (int i = 0; i < n; i++) exact[i] = activation(gate[i], kind) * y[i];
