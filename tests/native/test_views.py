@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bundles import random_weights, write_bundle
 
+from edgedec.errors import SessionError
 from edgedec.kernels.cpu import loader, page_slots
 from edgedec.runtime import PAGE, Call, Outputs, Rows, View, forward_one
 from edgedec.runtimes.reference import Reference
@@ -330,3 +331,36 @@ def test_slots_that_stand_for_others_beside_chosen_pages(pair: Any) -> None:
         found.append(forward_one(runtime, Call(rows, cache, outputs=OUTPUTS, views={0: view})).logits)
         cache.rollback()
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [1, 5, PAGE - 1, PAGE, PAGE + 7])
+def test_dropping_from_shared_pages_leaves_both_texts_whole(pair: Any, first: int) -> None:
+    cache = pair[0][1]
+    before, slots = cache.keys(0), [first, first + 1, first + 90]
+    twin = cache.fork()
+    twin.drop(0, slots)
+    np.testing.assert_array_equal(twin.keys(0), np.delete(before, slots, axis=1))
+    np.testing.assert_array_equal(cache.keys(0), before)
+
+
+@pytest.mark.parametrize("wrong", [{0: -1}, {3: 2}])
+def test_tokens_of_a_saved_text_ascend(pair: Any, wrong: dict[int, int]) -> None:
+    """Slots are followed by the tokens that they are of: 0, 2, 3, and so on."""
+    runtime, whole = pair[0]
+    cache = whole.fork()
+    cache.drop(0, [1])
+    saved = {name: np.array(part) for name, part in cache.save().items()}
+    held = cache.slots(0)
+    names = np.r_[0, 2 : held + 1].astype(np.int64).tobytes()
+    found = 0
+    for part in saved.values():
+        raw = part.reshape(-1).view(np.uint8)
+        at = raw.tobytes().find(names)
+        if at >= 0:
+            found += 1
+            for slot, token in wrong.items():
+                raw[at + 8 * slot : at + 8 * slot + 8] = np.frombuffer(np.int64(token).tobytes(), np.uint8)
+    assert found == 1
+    runtime.new_cache(800).load(cache.save())
+    with pytest.raises(SessionError, match="cached values"):
+        runtime.new_cache(800).load(saved)
