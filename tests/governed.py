@@ -22,7 +22,7 @@ from edgedec.drafters.recycling import make as make_recycling
 from edgedec.runtime import Runtime
 from edgedec.speculation.bank import NAMED, Bank, Experience, Terms, TextAccount, risked
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.decide import watched
+from edgedec.speculation.decide import expected_of, watched
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import SURE, Prices
 from edgedec.speculation.record import DrafterRecord
@@ -100,6 +100,7 @@ class Oracle:
             memmove(addressof(own), addressof(given), sizeof(given))
         self.record._sequences = self.struct.sequences
         self.left, self.fresh, self.named = self.struct.left, 0, bool(self.struct.named)
+        self.expected = self.struct.expected
 
     def _state(self) -> list[Any]:
         return [self.bank, self.account, self.record, self.record.shared]
@@ -135,6 +136,7 @@ class Oracle:
             self.merger.add(number, draft, self.calibrations[number].estimates)
         order, trust, prices = self.merger.best_first(), self.bank.trust, self.prices
         self.why = "refused" if order else "no_guess"
+        self.expected = expected_of(prices, self.merger.chances, trust) or 0.0
         alone: Any = SimpleNamespace(seconds=[0.0, *watched(prices, most, trust).seconds[1:]], per_cell=0.0)
         chances = [trust * self.merger.chances[node] for node in order]
         if best_of_one(Offer(chances, 1, 0, alone), Others(), len(alone.seconds) - 1).nodes:

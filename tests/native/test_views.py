@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bundles import random_weights, write_bundle
 
+from edgedec.errors import SessionError
 from edgedec.kernels.cpu import loader, page_slots
 from edgedec.runtime import PAGE, Call, Outputs, Rows, View, forward_one
 from edgedec.runtimes.reference import Reference
@@ -249,3 +250,117 @@ def test_stripes_are_those_of_the_reference(tmp_path: Path, group: int) -> None:
     between = [int(each[:, PAGE : 300 - 2 * PAGE].sum()) for each in seen]
     assert between[:4] == sorted(between[:4])
     assert any(0 < n < 2 * (300 - 3 * PAGE) for n in between)
+
+
+HELD = 5 * PAGE
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, Any]]:
+    """The engine and the reference, each with a text of five full pages."""
+    heads = Attention(6, 2, 40, 1.5, rope=None)
+    spec = ModelSpec("pair", 53, 24, 800, ((heads, Mlp(16)),), 1e-5, True, ())
+    bundle = write_bundle(tmp_path_factory.mktemp("pair") / "b", spec, random_weights(spec, 4))
+    reference = Reference(spec, lambda name, a, b: bundle.rows(name, a, b), "f32")
+    return [(runtime, read(runtime, HELD)) for runtime in (native.NativeRuntime(bundle, "f32", 1, None), reference)]
+
+
+def paid_of(pair: list[tuple[Any, Any]], rows: Rows, view: View) -> np.ndarray:
+    """The attention [kv_heads, slots] of these rows together: in the engine as in the reference."""
+    found = []
+    for runtime, cache in pair:
+        found.append(forward_one(runtime, Call(rows, cache, outputs=OUTPUTS, views={0: view})).attention[0])
+        cache.rollback()
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("recent", "first"), [(0, 5), (1, 4), (PAGE, 4), (PAGE + 1, 3), (4 * PAGE, 1), (4 * PAGE + 1, 0), (999, 0)]
+)
+@pytest.mark.parametrize("n", [1, 70])
+def test_what_is_recent_begins_before_the_first_row(pair: Any, recent: int, first: int, n: int) -> None:
+    paid = paid_of(pair, Rows.chain([3] * n, HELD), View(recent=recent, group=0))
+    assert (paid[:, :HELD].reshape(2, 5, PAGE) > 0).all(axis=2).tolist() == [[page >= first for page in range(5)]] * 2
+    assert (paid[:, HELD:] > 0).all()
+
+
+def test_the_first_row_of_a_group_is_that_of_the_shortest_path(pair: Any) -> None:
+    """Rows 2 and 3 follow two and one drafted tokens: page 3 ends 66 slots before row 3, and 67 before row 2."""
+    rows = Rows.tree([3, 4, 5, 6], [-1, 0, 1, 0], HELD)
+    paid = paid_of(pair, rows, View(recent=PAGE + 2, group=2))
+    assert (paid[:, 3 * PAGE : HELD] > 0).all()
+    assert not paid[:, : 3 * PAGE].any()
+
+
+def test_pages_are_chosen_as_the_reference_does(pair: Any) -> None:
+    chosen = set[tuple[int, ...]]()
+    for token in range(12):
+        for pages in (1, 2, 3, (1, 3)):
+            paid = paid_of(pair, Rows.chain([token], HELD), View(recent=0, pages=pages))
+            seen = (paid[:, :HELD].reshape(2, 5, PAGE) > 0).any(axis=2)
+            assert seen.sum(axis=1).tolist() == [pages] * 2 if isinstance(pages, int) else list(pages)
+            chosen |= {tuple(np.flatnonzero(head)) for head in seen}
+    assert len(chosen) > 9
+
+
+@pytest.mark.parametrize("slots", [([70], [9]), ([70], [9, 130, 131]), (range(0, 65), range(100, 229))])
+@pytest.mark.parametrize("run", [1, 3])
+def test_few_slots_are_seen_for_others(pair: Any, slots: Any, run: int) -> None:
+    """Each alone, or for itself and the two after it."""
+    lists = [np.array(each)[:: max(1, run)] if len(each) > 3 else np.array(each[:1]) for each in slots]
+    lists = [each[each % PAGE <= PAGE - run] for each in lists]
+    view = View(recent=0, slots=lists, runs=[np.full(len(each), run) for each in lists] if run > 1 else None)
+    paid = paid_of(pair, Rows.chain([3, 4], HELD), view)
+    assert [np.flatnonzero(head[:HELD]).tolist() for head in paid] == [each.tolist() for each in lists]
+
+
+def test_slots_that_stand_for_others_beside_chosen_pages(pair: Any) -> None:
+    """Rows that choose different pages list different slots: no two of them can share what is kept for runs."""
+    lists = [np.arange(head, HELD - 4, 5) for head in range(2)]
+    lists = [each[each % PAGE < PAGE - 4] for each in lists]
+    view = View(recent=0, pages=1, slots=lists, runs=[np.full(len(each), 4) for each in lists], group=1)
+    rows = Rows.tree(list(range(6)), [-1] * 6, HELD)
+    whole = set[int]()
+    for row in range(6):
+        alone = paid_of(pair, Rows.chain([row], HELD), view)[0, :HELD].reshape(5, PAGE)
+        whole |= set(np.flatnonzero((alone > 0).all(axis=1)).tolist())
+    assert len(whole) > 1, "not all of them choose the same page"
+    found = []
+    for runtime, cache in pair:
+        found.append(forward_one(runtime, Call(rows, cache, outputs=OUTPUTS, views={0: view})).logits)
+        cache.rollback()
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [1, 5, PAGE - 1, PAGE, PAGE + 7])
+def test_dropping_from_shared_pages_leaves_both_texts_whole(pair: Any, first: int) -> None:
+    cache = pair[0][1]
+    before, slots = cache.keys(0), [first, first + 1, first + 90]
+    twin = cache.fork()
+    twin.drop(0, slots)
+    np.testing.assert_array_equal(twin.keys(0), np.delete(before, slots, axis=1))
+    np.testing.assert_array_equal(cache.keys(0), before)
+
+
+@pytest.mark.parametrize("wrong", [{0: -1}, {3: 2}])
+def test_tokens_of_a_saved_text_ascend(pair: Any, wrong: dict[int, int]) -> None:
+    """Slots are followed by the tokens that they are of: 0, 2, 3, and so on."""
+    runtime, whole = pair[0]
+    cache = whole.fork()
+    cache.drop(0, [1])
+    saved = {name: np.array(part) for name, part in cache.save().items()}
+    held = cache.slots(0)
+    names = np.r_[0, 2 : held + 1].astype(np.int64).tobytes()
+    found = 0
+    for part in saved.values():
+        raw = part.reshape(-1).view(np.uint8)
+        at = raw.tobytes().find(names)
+        if at >= 0:
+            found += 1
+            for slot, token in wrong.items():
+                raw[at + 8 * slot : at + 8 * slot + 8] = np.frombuffer(np.int64(token).tobytes(), np.uint8)
+    assert found == 1
+    runtime.new_cache(800).load(cache.save())
+    with pytest.raises(SessionError, match="cached values"):
+        runtime.new_cache(800).load(saved)

@@ -3,6 +3,8 @@ same drafts, and the same balance, records and calibrations to the bit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,12 +69,13 @@ class Tape:
     """Runs steps beside the oracle. same: the decisions that were compared; drafted, right: guesses; took: the most
     seconds of deciding, and of learning."""
 
-    def __init__(self, runtime: Runtime, store: Datastore, took: float) -> None:
-        self.runtime, self.store, self.took = runtime, store, took
+    def __init__(self, runtime: Runtime, store: Datastore, took: float, pace: Mapping[int, float]) -> None:
+        self.runtime, self.store, self.took, self.pace = runtime, store, took, pace
         self.rng, self.same, self.drafted, self.right = np.random.default_rng(3), 0, 0, 0
         self.texts, self.oracles = dict[int, tuple[Any, Governor]](), dict[int, Oracle]()
-        self.silent, self.weights, self.beside = set[str](), set[float](), 0
+        self.silent, self.weights, self.beside, self.deciding = set[str](), set[float](), 0, 0
         self.started: Call | None = None
+        self.begin: Callable[[Any], None] = lambda governor: None
 
     def add(self, context: Any, governor: Governor) -> None:
         self.texts[id(context.cache)] = context, governor
@@ -83,6 +86,7 @@ class Tape:
         found = self.oracles.get(id(step.cache))
         if found is None:
             governor._compiled.clear()  # type: ignore[union-attr]  # a tree that was not followed
+            self.begin(step._governor)
             found = self.oracles[id(step.cache)] = Oracle(governor, [Copy(), DatastoreDrafter(self.store, 1)])
         elif step._governor.renewed:
             found.renew()
@@ -95,7 +99,8 @@ class Tape:
         if not steps:
             return parts.run(owner, everyone, calls)
         oracles, contexts = [self.oracle(step) for step in steps], [self.texts[id(step.cache)][0] for step in steps]
-        took = [np.array(self.rng.uniform(0, self.took, 2)) for _ in steps]
+        paces = [self.pace.get(oracle.record.own.n, 1.0) for oracle in oracles]
+        took = [pace * np.array(self.rng.uniform(0, self.took, 2)) for pace in paces]
         for step, seconds in zip(steps, took, strict=True):
             step._governor.struct.took = seconds.ctypes.data
         chances = [oracle.begin(context) for oracle, context in zip(oracles, contexts, strict=True)]
@@ -117,10 +122,14 @@ class Tape:
         done = parts.run(owner, everyone, [*calls, *started])
         assert [step._governor.drafted - n for step, n in zip(steps, before, strict=True)] == nodes
         assert done.rows == len(everyone) + sum(nodes) + sum(len(call.rows) for call in [*calls, *started])
+        spent = [sum(each) for oracle, each in zip(oracles, took, strict=True) if oracle.watched]
+        assert done.spent == pytest.approx(sum(spent))
+        self.deciding = max(self.deciding, len(spent))
         for step, oracle, n, seconds in zip(steps, oracles, nodes, took, strict=True):
             path, picked = step.followed()
             oracle.end(n, sum(nodes), picked, done.rows, seconds.tolist())
             assert oracle.state() == state_of_governor(self.texts[id(step.cache)][1])
+            assert step._governor.struct.expected == pytest.approx(oracle.expected)
             self.same, self.drafted, self.right = self.same + 1, self.drafted + n, self.right + len(path) - 1
             self.silent |= set(oracle.silent)
         return done._replace(results=done.results[: len(calls)])
@@ -136,12 +145,17 @@ def taped(
     last: bool = False,
     prompts: int = 0,
     started: bool = False,
+    pace: Mapping[int, float] = MappingProxyType({}),
+    capacity: int = 400,
+    begin: Callable[[Any], None] = lambda governor: None,
 ) -> Tape:
     """So many texts at a time, on a host of these costs. last: no further texts come; prompts: of short texts without
-    drafts that come one after another; started: the first block of a draft in progress runs in every forward."""
+    drafts that come one after another; started: the first block of a draft in progress runs in every forward; pace: how
+    many times as long as usual a proposal takes, by how many its text had before; begin: changes the engine's state
+    of a text before its first step."""
     seconds, took, plain, draft = HOSTS[name]
-    tape, batch, costs = Tape(runtime, store, took), Batch(runtime), Still(seconds, CELL * (name == "texts cost"))
-    batch.last = last
+    tape, batch, costs = Tape(runtime, store, took, pace), Batch(runtime), Still(seconds, CELL * (name == "texts cost"))
+    batch.last, tape.begin = last, begin
     if started:
         rows = Rows.chain([1, 2, 3, 4, 5], 0)
         tape.started = Call(rows, runtime.new_cache(64), range(1), outputs=Outputs(hidden=(0,)))
@@ -157,7 +171,7 @@ def taped(
     runtime.capabilities = with_run(runtime, lambda *asked: tape.run(parts, *asked))
     config = GenerationConfig(max_tokens=N)
     for seed in range(texts):
-        context = new_context(runtime, Sampling(), seed, capacity=400)
+        context = new_context(runtime, Sampling(), seed, capacity=capacity)
         governor = governor_of(runtime, store, terms, costs, recycling=False)
         tape.add(context, governor)
         loop = decode_loop(context, config, governor, capabilities=runtime.capabilities)
@@ -182,6 +196,7 @@ def test_decisions_are_those_of_python(
 ) -> None:
     tape = taped(runtime, store, name, terms, texts, monkeypatch)
     assert tape.same > 60
+    assert tape.deciding == texts
     assert tape.weights == {1.0}, "further texts may come"
     if name != "drafting costs more than it brings":
         assert tape.drafted >= tape.right > 20
@@ -209,6 +224,46 @@ def test_texts_beside_prompts_and_texts_without_drafts(
     assert tape.same > 100
     assert tape.beside > 10
     assert tape.drafted >= tape.right > 20
+
+
+@pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
+def test_a_host_that_is_interrupted(
+    runtime: Runtime, store: Datastore, terms: Terms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time counts only until the second, and one far above the usual ones as four of them."""
+    monkeypatch.setitem(HOSTS, "is interrupted", ({1: 1.0, 8: 1.5, 64: 9.0}, 0.005, 0.02, 0.01))
+    tape = taped(runtime, store, "is interrupted", terms, 3, monkeypatch, pace={1: 0.0, 7: 40.0, 20: 40.0})
+    assert tape.same > 100
+    assert tape.drafted >= tape.right > 10
+
+
+@pytest.mark.parametrize("capacity", range(60, 84, 3))
+def test_texts_that_fill_their_context(
+    runtime: Runtime, store: Datastore, capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HOSTS, "rows cost nothing", ({1: 1.0, 64: 1.1}, 0.005, 0.0, 0.0))
+    tape = taped(runtime, store, "rows cost nothing", NAMED, 2, monkeypatch, capacity=capacity)
+    assert tape.drafted >= tape.right > 10
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_the_records_of_earlier_texts_say(
+    runtime: Runtime, store: Datastore, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this text and of all texts: few proposals or none, quick or slow ones, which added much or nothing."""
+    rng = np.random.default_rng(seed)
+
+    def begin(governor: Any) -> None:
+        _, _, record, shared = governor._keep
+        for means, most in ((record.own, 3), (shared, 10)):
+            means.n = int(rng.integers(most))
+            means.seconds, means.tokens = rng.uniform(0, 0.2), rng.uniform(0, 2)
+            means.rows = means.tokens + rng.uniform(0, 3)
+        record.wait, record.next = (int(n) for n in rng.integers(0, 20, 2))
+        shared.calls, shared.until, shared.wait = 20, 20 + int(rng.integers(9)), 16
+
+    name = list(HOSTS)[seed % len(HOSTS)]
+    assert taped(runtime, store, name, (AUTO, NAMED)[seed % 2], 2, monkeypatch, begin=begin).same > 60
 
 
 def test_where_the_cost_of_few_rows_is_known_all_of_them_may_run(

@@ -15,7 +15,7 @@ from edgedec.cache.rows import Rows
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import CallResult
+from edgedec.runtime import CallResult, TableSettings
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
@@ -178,6 +178,84 @@ def test_a_token_of_many_followers_is_left_out(followers: int) -> None:
     draft = b.propose(reading([*ids, 499, 7]), 9, 0.0)
     assert list(draft.tokens) == [8][: 33 - followers]  # type: ignore[union-attr]
     assert list(draft.p) == pytest.approx([40 / 73.6][: 33 - followers])  # type: ignore[union-attr]
+
+
+def test_a_continuation_seen_often_counts_no_more() -> None:
+    """7 is followed 70 times by 8, each time after another token: 64 of 64 + 2.6."""
+    a, b = pair("suffix", {}, 500)
+    ids = [*(token for i in range(70) for token in (200 + i, 7, 8)), 499, 7]
+    assert same(a, b, ids, 1, 0.0) == 1
+    assert b.propose(reading(ids), 1, 0.0).p == pytest.approx([64 / 66.6])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("between", "claim"), [(12, 0.225), (13, 0.17)])
+def test_a_source_is_waited_for_so_long(between: int, claim: float) -> None:
+    """A text leaves its source after 20 tokens and is back, ten places on, after so many others: 0.45 of the 0.5 of a
+    run of three tokens, and what one token promises when nobody waits."""
+    a, b = pair("copy", {}, 500)
+    ids = [*range(60), 300, *range(20), *range(400, 400 + between), 30]
+    for end in range(70, len(ids) + 1):
+        same(a, b, ids[:end], 9, 0.0)
+    draft = b.propose(reading(ids), 9, 0.0)
+    assert (draft.tokens[0], draft.p[0]) == (31, pytest.approx(claim))  # type: ignore[union-attr]
+
+
+def test_best_tokens_end_at_a_score_that_is_not_finite() -> None:
+    a, b = pair("recycling", {"k": "3"}, 40)
+    for token, scores, p in (
+        (5, [1, -np.inf, 0], [0.7]),
+        (6, [1, 1, np.nan], [0.35, 0.35]),
+        (7, [np.nan, 1, 1], []),
+    ):
+        shown = CallResult(ids=np.int32([[11, 12, 13]]), scores=np.float32([scores]))
+        for each in (a, b):
+            each.reset()
+            each.observe(StepResult(Rows.chain([token], 0), 0, [0], [1], shown, 0.001))
+        assert same(a, b, [3, token], 9, 0.0) == len(p)
+        draft = b.propose(reading([3, token]), 9, 0.0)
+        assert list(draft.p) == pytest.approx(p)  # type: ignore[union-attr]
+    equal_states(a, b)
+
+
+def test_curiosity_is_bounded() -> None:
+    """(5, 6) was seen 25 times, and 11, 12 after it: 0.585 + 0.5 and 0.215 + 0.5, where more would be due. So 12 comes
+    before what follows 11, which is 0.62 of 1.085."""
+    a, b = pair("trigram", {"k": "2", "explore": "0.5"}, 40)
+    for tokens, best, scores, times in (([5, 6], [11, 12], [0, -1], 25), ([6, 11], [14, 15], [0, -0.068], 1)):
+        shown = CallResult(ids=np.int32([[1, 2], best]), scores=np.float32([[0, 0], scores]))
+        step = StepResult(Rows.chain(tokens, 0), 0, [0], [1], shown, 0.001)
+        for _ in range(times):
+            for each in (a, b):
+                each.observe(step)
+    assert same(a, b, [1, 5, 6], 3, 0.0) == 3
+    assert list(b.propose(reading([1, 5, 6]), 3, 0.0).tokens) == [11, 12, 14]  # type: ignore[union-attr]
+
+
+def test_claims_far_back_count_less() -> None:
+    """The only token ever shown after 5 comes true every time: at 1,025 claims half of them are kept."""
+    a, b = pair("stand", {"k": "1"}, 13)
+    step = StepResult(Rows.chain([5], 0), 0, [0], [3], CallResult(ids=np.int32([[3]]), scores=np.float32([[0]])), 0.001)
+    for n in range(1, 1030):
+        for each in (a, b):
+            each.observe(step)
+        if n in (1025, 1026, 1029):
+            expected = n - 1 if n == 1025 else 512.5 + n - 1026
+            assert b.state()["claimed"].max() == b.state()["came"].max() == expected
+    equal_states(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+def test_tables_of_other_settings_are_not_shared(kind: str) -> None:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    def of(kind: str, k: int) -> Any:
+        return PARTS.table(TableSettings(kind, 40, 8, k, rate=0.3))
+
+    others = [of(other, 2) for other in KINDS[2:] if other != kind]
+    for other in (*others, of(kind, 3)):
+        with pytest.raises(ValueError, match="refuses"):
+            of(kind, 2).share(other)
+    of(kind, 2).share(of(kind, 2))
 
 
 @pytest.mark.parametrize(("before", "said"), [(2047, 1), (2048, 0)])

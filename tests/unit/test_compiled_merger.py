@@ -109,10 +109,69 @@ def test_a_choice_that_is_none_ends_nothing_silently() -> None:
     assert PARTS.walk(Rows.chain([1, 2], 0), 0, np.int32([[2], [-1]])) == ([], [])
 
 
-def test_a_tree_out_of_order_is_refused() -> None:
+@pytest.mark.parametrize("parents", [[1, -1], [-1, 1]])
+def test_a_tree_out_of_order_is_refused(parents: list[int]) -> None:
     merger = CompiledMerger([table()], [Counts()])
     with pytest.raises(ValueError, match="refuses"):
-        merger.add(0, Draft([1, 2], [1, -1]), np.zeros(BINS))
+        merger.add(0, Draft([1, 2], parents), np.zeros(BINS))
+
+
+def test_nodes_without_their_parent_are_refused() -> None:
+    merger = CompiledMerger([table()], [Counts()])
+    merger.add(0, Draft([1, 2, 3], [-1, -1, 0]), np.full(BINS, 0.5))
+    assert merger.cut([2, 0], ["it"], "").parents == [-1, 0]
+    for nodes in ([2], [1, 2]):
+        with pytest.raises(ValueError, match="refuses"):
+            merger.cut(nodes, ["it"], "")
+
+
+def test_a_tree_beyond_the_room_for_one_is_cut_off() -> None:
+    merger = CompiledMerger([table(), Off()], [Counts(), Counts()])  # type: ignore[list-item]
+    merger.add(1, Draft(list(range(1100)), [-1] * 1100), np.full(BINS, 0.5))
+    assert merger.best_first() == list(range(1024))
+    assert merger.guesses[0] == merger.guesses[1023] == [(1, -1)]
+
+
+def test_many_tests_are_halved() -> None:
+    """Of a claim of 0.9, kind 21 of 24: the 49th test makes 24.5 of them, in the engine as in Python."""
+    counts: list[Any] = [Counts()]
+    merger, oracle, calibrations = CompiledMerger([table()], counts), TreeMerger(), [Calibration()]
+    for each, owner in ((merger, counts), (oracle, calibrations)):
+        each.add(0, Draft([5], [-1], [0.9]), owner[0].estimates)  # type: ignore[attr-defined]
+        for _ in range(49):
+            each.test([5], owner)  # type: ignore[attr-defined]
+    assert counts[0].hits[21] == counts[0].tests[21] == 24.5
+    assert counts[0].estimates[21] == pytest.approx((24.5 + 3 * 21.5 / 24) / 27.5)
+    assert np.array_equal(np.stack([counts[0].hits, counts[0].tests]), calibrations[0].state())
+
+
+def copies(n: int) -> list[CompiledDrafter]:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    chosen = TableSettings("copy", ngram=4, length=32)
+    return [CompiledCopy(PARTS, PARTS.table(chosen), chosen) for _ in range(n)]  # type: ignore[arg-type]
+
+
+def test_only_the_tables_that_are_asked_propose() -> None:
+    merger = CompiledMerger(copies(2), [Counts(), Counts()])  # type: ignore[list-item]
+    text = reading([1, 2, 3, 4] * 5)
+    for enabled, numbers in ((1, [0]), (2, [1]), (3, [0, 1])):
+        merger.propose(text, 3, 0.01, enabled)
+        assert merger.tokens == [1, 2, 3]
+        assert [[number for number, _ in node] for node in merger.guesses] == [numbers] * 3
+
+
+def test_a_watched_tree_is_tested_by_the_tokens_that_came() -> None:
+    """Of three guesses the first two came; what another tree replaced in between is not tested."""
+    counts, prices = Counts(), WatchPrices([0, 1, 9, 9], 0, 0, 1, 0)
+    merger, ids = CompiledMerger(copies(1), [counts]), [1, 2, 3, 4] * 5  # type: ignore[list-item]
+    assert merger.watch(reading(ids), 3, 0.01, 1, prices) == 0
+    assert not counts.tests.any()
+    merger.watch(reading([*ids, 1, 2, 9]), 3, 0.01, 1, prices)
+    assert (counts.hits.sum(), counts.tests.sum()) == (2, 3)
+    merger.clear()
+    merger.watch(reading([*ids, 1, 2, 9, 1]), 3, 0.01, 1, prices)
+    assert counts.tests.sum() == 3
 
 
 @pytest.mark.parametrize(
@@ -130,13 +189,12 @@ def test_a_tree_out_of_order_is_refused() -> None:
 )
 def test_a_watched_draft_pays_with_a_margin(row: float, each: float, trust: float, first: float, nodes: int) -> None:
     """Any guess comes true half of the time; a call takes 1 without guesses, `row` more with one, 9 with two."""
-    from edgedec.runtimes._native_drafting import PARTS
-
-    counts, chosen = Counts(), TableSettings("copy", ngram=4, length=32)
+    counts = Counts()
     counts.estimates[:] = 0.5
-    merger = CompiledMerger([CompiledCopy(PARTS, PARTS.table(chosen), chosen)], [counts])  # type: ignore[arg-type]
     prices = WatchPrices([0, 1, 1 + row, 9, 9], 0, each, trust, first)
-    assert merger.watch(reading([1, 2, 3, 4] * 5), 3, 0.01, 1, prices) == nodes
+    for most in (1, 3):
+        merger = CompiledMerger(copies(1), [counts])  # type: ignore[list-item]
+        assert merger.watch(reading([1, 2, 3, 4] * 5), most, 0.01, 1, prices) == nodes
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -353,6 +353,10 @@ def test_the_parts() -> None:
     assert confidence([50.0, 0.0]) == 0.98
     assert confidence([float("nan"), 0.0]) == 0.02
     record = Record()
+    assert record.rate == 0.5
+    record.add(True, 0.9)
+    assert record.rate == 0.75, "one guess of one, and half of another"
+    record = Record()
     for _ in range(200):
         record.add(False, 0.9)
     assert record.rate < 0.05
