@@ -209,7 +209,8 @@ def imported(text: str, module: str, package: bool = False) -> frozenset[str]:
     True
     """
     found: set[str] = set()
-    for node in ast.walk(parsed(text)):
+    calls = any(name in text for name in ("import_module", "__import__"))
+    for node in (ast.walk if calls else statements)(parsed(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
