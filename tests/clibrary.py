@@ -60,14 +60,19 @@ def builder() -> SimpleNamespace:
 
 @cache
 def library_file() -> Path:
-    """The library, compiled from this checkout; objects that are at hand are used again."""
+    """The library, compiled from this checkout; objects that are at hand are used again. Processes of tests compile one
+    after the other: the second finds the objects of the first."""
     if given := os.environ.get("EDGEDEC_LIBRARY"):
         return Path(given)
     if COMPILER is None or os.name == "nt":
         pytest.skip("no C++ compiler here")
     folder = Path(tempfile.mkdtemp(prefix="edgedec-library-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made: Path = builder().build(folder / "libedgedec.so", jobs=2)
+    import fcntl  # Windows has none
+
+    with (Path(tempfile.gettempdir()) / f"edgedec-library-{os.getuid()}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        made: Path = builder().build(folder / "libedgedec.so", jobs=2)
     return made
 
 

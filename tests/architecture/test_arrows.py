@@ -11,11 +11,12 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from architecture.figures import circles, imports, parsed
+from architecture.figures import circles, imports, parsed, statements
 
 import edgedec
 from edgedec.extras import import_name
@@ -78,7 +79,7 @@ class Rule:
     but: tuple[str, ...] = ()
     exempt: tuple[str, ...] = ()
 
-    def broken(self, module: str, imports: set[str]) -> list[str]:
+    def broken(self, module: str, imports: frozenset[str]) -> list[str]:
         if not _under(module, (self.source,)) or _under(module, self.exempt):
             return []
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
@@ -200,14 +201,16 @@ def _under(name: str, places: tuple[str, ...]) -> bool:
     return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
-def imported(text: str, module: str, package: bool = False) -> set[str]:
+@cache
+def imported(text: str, module: str, package: bool = False) -> frozenset[str]:
     """The full names that a module's text imports anywhere, `import_module("...")` included.
 
     >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.cache.rows"}
     True
     """
     found: set[str] = set()
-    for node in ast.walk(parsed(text)):
+    calls = any(name in text for name in ("import_module", "__import__"))
+    for node in (ast.walk if calls else statements)(parsed(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -215,7 +218,7 @@ def imported(text: str, module: str, package: bool = False) -> set[str]:
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Call) and _called(node).endswith(("import_module", "__import__")):
             found |= {_literal(argument) for argument in node.args[:1]}
-    return found - {""}
+    return frozenset(found - {""})
 
 
 def _called(node: ast.Call) -> str:
@@ -288,7 +291,7 @@ def test_files_are_short() -> None:
     functions = {
         f"{name}.{node.name}": node.end_lineno - node.lineno + 1
         for name, path in MODULES.items()
-        for node in ast.walk(parsed(path.read_text("utf-8")))
+        for node in statements(parsed(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
     }
     print("longest functions:", *sorted(functions.items(), key=lambda item: -item[1])[:5], sep="\n  ")
@@ -377,7 +380,7 @@ def long_functions(texts: Iterable[tuple[str, str]]) -> dict[str, int]:
     return {
         f"{module}.{node.name}": body_lines(node)
         for module, text in texts
-        for node in ast.walk(parsed(text))
+        for node in statements(parsed(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > LONGEST_BODY
     }
 

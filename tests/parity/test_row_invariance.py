@@ -9,7 +9,9 @@ convolutions.
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -166,6 +168,12 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_bundle(folder, spec, random_weights(spec, 1), weights, block=block)
 
 
+@pytest.fixture(scope="module")
+def apart(bundle: Bundle) -> Callable[[str], Alone]:
+    """By the cache's format."""
+    return functools.cache(functools.partial(Alone, bundle))
+
+
 @st.composite
 def trees(draw: st.DrawFn, vocab: int) -> tuple[list[int], list[int], int]:
     """Tokens, parents, and how many of the rows an earlier call has run."""
@@ -184,8 +192,8 @@ def path(rows: Rows, row: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_a_row_is_the_same_in_any_company(bundle: Bundle, kv: str) -> None:
-    alone, engines = Alone(bundle, kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
+def test_a_row_is_the_same_in_any_company(bundle: Bundle, apart: Callable[[str], Alone], kv: str) -> None:
+    alone, engines = apart(kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
     texts = st.lists(st.tuples(LENGTHS, trees(bundle.spec.vocab_size)), min_size=1, max_size=3)
 
     @settings(max_examples=6, deadline=None, derandomize=True)
@@ -236,8 +244,8 @@ def _sliced(call: Call, blocks: tuple[int, ...], hidden: np.ndarray | None, want
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_a_prefill_may_come_in_any_pieces(bundle: Bundle, kv: str) -> None:
-    alone, engines = Alone(bundle, kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
+def test_a_prefill_may_come_in_any_pieces(bundle: Bundle, apart: Callable[[str], Alone], kv: str) -> None:
+    alone, engines = apart(kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
     n = len(alone.ids)
     for sizes in ([150, 150], [256, 44], [7, 64, 200, 1, 28], [128, 128, 44], [1, 255, 44]):
         for engine in engines:
@@ -250,9 +258,9 @@ def test_a_prefill_may_come_in_any_pieces(bundle: Bundle, kv: str) -> None:
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_a_text_drafted_and_cut_is_the_text(bundle: Bundle, kv: str) -> None:
+def test_a_text_drafted_and_cut_is_the_text(bundle: Bundle, apart: Callable[[str], Alone], kv: str) -> None:
     """Rounds of proposing a tree around the text, committing what was right in pieces, forking and going back."""
-    alone, engine = Alone(bundle, kv), native.NativeRuntime(bundle, kv, 2)
+    alone, engine = apart(kv), native.NativeRuntime(bundle, kv, 2)
     rng, n, cut, forked = np.random.default_rng(5), len(alone.ids), 0, 0
     cache: Cache = engine.new_cache(ROOM)
     for _ in range(25):
@@ -288,8 +296,8 @@ def test_a_text_drafted_and_cut_is_the_text(bundle: Bundle, kv: str) -> None:
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_every_instruction_set_gives_the_same_bytes(bundle: Bundle, kv: str) -> None:
-    alone, ids = Alone(bundle, kv), np.random.default_rng(7).integers(0, bundle.spec.vocab_size, 33).tolist()
+def test_every_instruction_set_gives_the_same_bytes(bundle: Bundle, apart: Callable[[str], Alone], kv: str) -> None:
+    alone, ids = apart(kv), np.random.default_rng(7).integers(0, bundle.spec.vocab_size, 33).tolist()
     expected, caches = alone.rows(Rows.chain(ids, 250), 250)
     isas = [name for name, runs in loader.isas().items() if runs]
     assert "scalar" in isas

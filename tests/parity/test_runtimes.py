@@ -6,8 +6,8 @@ Where torch is not installed the models are those of `zoo_golden`, beside what t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,21 @@ TREE = ([3, 9, 4, 4, 5, 8, 9, 7, 6], [-1, 0, 0, 1, 1, 3, 2, 6, -1])
 EXACT = 1e-4  # float32 sums in another order, for logits that spread by 1; the zoo's do by 1 to 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """model: of transformers; None: golden has what it made of TOKENS."""
+    """model: of transformers; None: golden has what it made of TOKENS. Tests share the runtimes, and what is compared
+    with another's, by `made`."""
 
     model: Any
     bundle: Bundle
     golden: zoo_golden.Golden | None = None
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[..., Any], *args: Any) -> Any:
+        """What `make` gives for the case and these arguments, made by the first test that asks."""
+        if (make, *args) not in self.made:
+            self.made[(make, *args)] = make(self, *args)
+        return self.made[(make, *args)]
 
     def expected(self, ids: list[int]) -> np.ndarray:
         if self.golden is not None:
@@ -95,7 +103,20 @@ class Case:
             with pytest.raises(RuntimeUnavailable, match="has no latent blocks, which this model needs"):
                 open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
             pytest.skip("ort has no latent blocks")
-        return open_runtime(engine, self.bundle, RuntimeOptions(threads=1, kv=kv))
+        return self.once(opened, engine, kv)
+
+    def whole(self, engine: str, ids: Sequence[int]) -> np.ndarray:
+        """Logits [n, vocab] of all ids in one call."""
+        return self.once(whole_of, engine, tuple(ids))
+
+
+def opened(case: Case, engine: str, kv: str) -> Runtime:
+    return open_runtime(engine, case.bundle, RuntimeOptions(threads=1, kv=kv))
+
+
+def whole_of(case: Case, engine: str, ids: tuple[int, ...]) -> np.ndarray:
+    runtime = case.runtime(engine)
+    return logits_of(runtime, Rows.chain(list(ids), 0), runtime.new_cache(len(ids)))
 
 
 @pytest.fixture(scope="module", params=sorted(zoo.ZOO) if TORCH else zoo_golden.few())
@@ -125,11 +146,6 @@ def exported(folder: Path, name: str) -> Bundle:
 @pytest.fixture(params=THREE)
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def whole(runtime: Runtime, ids: list[int]) -> np.ndarray:
-    """Logits [n, vocab] of all ids in one call."""
-    return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids)))
 
 
 def read(runtime: Runtime, ids: list[int], sizes: list[int]) -> tuple[np.ndarray, Cache]:
@@ -171,7 +187,7 @@ def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> Non
     assert max(((w or 0) for w, _ in case.bundle.spec.windows), default=0) < len(ids)
     if case.golden is not None:
         assert ids == case.golden.text[: len(ids)]
-        close(whole(runtime, TOKENS), case.golden.logits)
+        close(case.whole(engine, TOKENS), case.golden.logits)
         return
     expected = case.expected(ids)
     assert 0.3 < expected.std() < 5
@@ -191,7 +207,7 @@ def test_golden_logits_and_texts_are_those_of_transformers(name: str, tmp_path: 
 
 def test_one_call_and_many_agree(case: Case, engine: str) -> None:
     runtime = case.runtime(engine)
-    expected = whole(runtime, TOKENS)
+    expected = case.whole(engine, TOKENS)
     for sizes in ([], [1, 5, 7], [len(TOKENS) - 1], [16, 8]):
         close(read(runtime, TOKENS, sizes)[0], expected)
 
@@ -202,7 +218,7 @@ def test_a_trees_nodes_are_the_ends_of_their_chains(case: Case, engine: str) -> 
     _, cache = read(runtime, before, [len(before)])
     found = logits_of(runtime, tree, cache)
     for row, logits in enumerate(found):
-        close(logits, whole(runtime, [*before, *_path(tree, row)])[-1])
+        close(logits, case.whole(engine, [*before, *_path(tree, row)])[-1])
     grown = Rows.tree(TREE[0][:4], TREE[1][:4], len(before)).extend(TREE[0][4:], TREE[1][4:])
     if isinstance(cache, HostCache):
         for b in case.bundle.spec.attention:
@@ -210,7 +226,7 @@ def test_a_trees_nodes_are_the_ends_of_their_chains(case: Case, engine: str) -> 
     close(logits_of(runtime, grown, cache), found[4:])
     cache.commit([0, 2, 6])  # the branch 3 4 9
     following = logits_of(runtime, Rows.chain([11], cache.length), cache)
-    close(following, whole(runtime, [*before, 3, 4, 9, 11])[-1:])
+    close(following, case.whole(engine, [*before, 3, 4, 9, 11])[-1:])
 
 
 def _path(tree: Rows, row: int) -> list[int]:
@@ -232,7 +248,7 @@ def sliced(runtime: Runtime, cache: Cache, rows: Rows, cut: list[Sequence[int]])
 def test_the_stack_may_be_cut_anywhere(case: Case, engine: str) -> None:
     runtime, spec = case.runtime(engine), case.bundle.spec
     blocks = spec.span()
-    expected = whole(runtime, TOKENS)
+    expected = case.whole(engine, TOKENS)
     layer_cuts = [[blocks[: spec.span(0, at)[-1] + 1], spec.span(at)] for at in range(1, spec.n_layers)]
     starts = [b for b in blocks if may_enter(spec, b)]  # blocks side by side stay together
     for b in sorted(set(blocks) - set(ends(spec))):
@@ -250,7 +266,7 @@ def test_a_tree_may_come_first(case: Case, engine: str) -> None:
     runtime, tree = case.runtime(engine), Rows.tree(*TREE, start=0)
     found = logits_of(runtime, tree, runtime.new_cache(len(tree)))
     for row, logits in enumerate(found):
-        close(logits, whole(runtime, _path(tree, row))[-1], times=4)  # random weights magnify rounding
+        close(logits, case.whole(engine, _path(tree, row))[-1], times=4)  # random weights magnify rounding
 
 
 def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
@@ -261,8 +277,7 @@ def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
     """
     blocks, before = case.bundle.spec.span(), TOKENS[:13]
     rows = Rows.tree(*TREE, start=len(before))
-    _, cache = read(case.runtime("reference"), before, [len(before)])
-    everything = logits_of(case.runtime("reference"), rows, cache)
+    everything = case.once(logits_after, "reference", tuple(before))
     for slice_ in (blocks[2:], (blocks[0], *blocks[3:]), (*blocks[:2], *blocks[3:]), (1,), (0, 3)):
         spec = case.bundle.spec
         # The state after a branch is what the block beside it reads, and inside streams states have more values.
@@ -271,60 +286,71 @@ def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
             with pytest.raises(UsageError):
                 sliced(case.runtime(engine), case.runtime(engine).new_cache(16), rows, [slice_])
             continue
-        found = []
-        for name in ("reference", engine):
-            runtime = case.runtime(name)
-            _, cache = read(runtime, before, [len(before)])
-            found.append(sliced(runtime, cache, rows, [slice_]))
+        found = [case.once(left_out, name, tuple(slice_)) for name in ("reference", engine)]
         close(*found, times=4)
         assert np.abs(found[1] - everything).max() > 100 * EXACT
+
+
+def left_out(case: Case, engine: str, slice_: tuple[int, ...]) -> np.ndarray:
+    """Logits of the tree after some text, of these blocks alone."""
+    runtime, before = case.runtime(engine), TOKENS[:13]
+    _, cache = read(runtime, before, [len(before)])
+    return sliced(runtime, cache, Rows.tree(*TREE, start=len(before)), [slice_])
 
 
 def test_fewer_rows_from_a_block_on(case: Case, engine: str) -> None:
     """Three of nine prompt rows go on after the first layer: the same logits as on the reference, now, for the text
     after them, and when the cache was forked, or saved and loaded."""
-    spec, found = case.bundle.spec, dict[str, list[np.ndarray]]()
-    if spec.owners:
+    if case.bundle.spec.owners:
         pytest.skip("blocks that read what others keep run on the same rows")
-    first, rest, kept = spec.span(0, 1), spec.span(1), [0, 3, 8]
-    for name in ("reference", engine):
-        runtime = case.runtime(name)
-        cache, rows = runtime.new_cache(64), Rows.chain(TOKENS[:9], 0)
-        low = forward_one(runtime, Call(rows, cache, first, outputs=Outputs(hidden=(first[-1],)))).hidden[first[-1]]
-        high = forward_one(runtime, Call(rows.select(kept), cache, rest, low[kept], ALL_LOGITS)).logits
-        cache.commit(range(9))
-        assert cache.length == 9
-        assert {b: cache.slots(b) for b in spec.attention} == {b: 9 if b in first else 3 for b in spec.attention}
-        loaded = runtime.new_cache(64)
-        loaded.load(cache.save())
-        copies = [cache, cache.fork(), loaded]
-        found[name] = [high, *(logits_of(runtime, Rows.tree([5, 6, 7], [-1, 0, 0], 9), copy) for copy in copies)]
+    found = {name: case.once(of_fewer_rows, name) for name in ("reference", engine)}
     for mine, theirs in zip(found[engine], found["reference"], strict=True):
         close(mine, theirs)
     close(found[engine][2], found[engine][1])
     close(found[engine][3], found[engine][1])
-    assert np.abs(found[engine][1] - whole(case.runtime(engine), [*TOKENS[:9], 5, 6, 7])[-3:]).max() > 1e-3
+    assert np.abs(found[engine][1] - case.whole(engine, [*TOKENS[:9], 5, 6, 7])[-3:]).max() > 1e-3
+
+
+def of_fewer_rows(case: Case, engine: str) -> list[np.ndarray]:
+    """Logits of the three rows; of a tree after them, on the cache, a fork and one that was saved and loaded."""
+    spec, runtime = case.bundle.spec, case.runtime(engine)
+    first, rest, kept = spec.span(0, 1), spec.span(1), [0, 3, 8]
+    cache, rows = runtime.new_cache(64), Rows.chain(TOKENS[:9], 0)
+    low = forward_one(runtime, Call(rows, cache, first, outputs=Outputs(hidden=(first[-1],)))).hidden[first[-1]]
+    high = forward_one(runtime, Call(rows.select(kept), cache, rest, low[kept], ALL_LOGITS)).logits
+    assert high is not None
+    cache.commit(range(9))
+    assert cache.length == 9
+    assert {b: cache.slots(b) for b in spec.attention} == {b: 9 if b in first else 3 for b in spec.attention}
+    loaded = runtime.new_cache(64)
+    loaded.load(cache.save())
+    copies = [cache, cache.fork(), loaded]
+    return [high, *(logits_of(runtime, Rows.tree([5, 6, 7], [-1, 0, 0], 9), copy) for copy in copies)]
 
 
 def test_dropped_slots_are_not_seen(case: Case, engine: str) -> None:
-    spec, found = case.bundle.spec, []
-    if not spec.attention:
+    if not case.bundle.spec.attention:
         pytest.skip("a model without attention has no slots")
-    for name in ("reference", engine):
-        runtime = case.runtime(name)
-        _, cache = read(runtime, TOKENS[:13], [13])
-        block = list(spec.attention)[-1]
-        cache.drop(block, [1, 2, 11])
-        assert cache.slots(block) == 10
-        assert cache.positions(block).tolist() == [0, 3, 4, 5, 6, 7, 8, 9, 10, 12]
-        found.append(logits_of(runtime, Rows.tree(*TREE, 13), cache))
+    found = [case.once(with_dropped_slots, name) for name in ("reference", engine)]
     close(*found)
-    assert np.abs(found[1] - logits_after(case.runtime(engine), TOKENS[:13])).max() > 1e-4
+    assert np.abs(found[1] - case.once(logits_after, engine, tuple(TOKENS[:13]))).max() > 1e-4
 
 
-def logits_after(runtime: Runtime, ids: list[int]) -> np.ndarray:
+def with_dropped_slots(case: Case, engine: str) -> np.ndarray:
+    """Logits of the tree after a text whose last block lost slots."""
+    runtime = case.runtime(engine)
+    _, cache = read(runtime, TOKENS[:13], [13])
+    block = list(case.bundle.spec.attention)[-1]
+    cache.drop(block, [1, 2, 11])
+    assert cache.slots(block) == 10
+    assert cache.positions(block).tolist() == [0, 3, 4, 5, 6, 7, 8, 9, 10, 12]
+    return logits_of(runtime, Rows.tree(*TREE, 13), cache)
+
+
+def logits_after(case: Case, engine: str, ids: tuple[int, ...]) -> np.ndarray:
     """Of the tree, after these tokens."""
-    _, cache = read(runtime, ids, [len(ids)])
+    runtime = case.runtime(engine)
+    _, cache = read(runtime, list(ids), [len(ids)])
     return logits_of(runtime, Rows.tree(*TREE, len(ids)), cache)
 
 
@@ -334,40 +360,48 @@ def test_rows_in_groups_see_each_other(case: Case, engine: str) -> None:
     spec = case.bundle.spec
     if spec.recurrent:
         pytest.skip("a recurrent block has no rows that see each other")
-    groups = np.array([0, -1, 0, 1, 1, 1])
     for before in (TOKENS[:5], []):
-        n = len(before)
-        rows = Rows(np.array([9, 8, 7, 6, 5, 4]), np.arange(n, n + 6), np.arange(-1, 5), groups=groups)
-        found = []
-        for name in ("reference", engine):
-            runtime = case.runtime(name)
-            cache = read(runtime, before, [n])[1] if before else runtime.new_cache(32)
-            found.append(logits_of(runtime, rows, cache))
+        n, rows = len(before), grouped(len(before))
+        found = [case.once(of_groups, name, tuple(before)) for name in ("reference", engine)]
         close(found[1], found[0])
         ids = [*before, *rows.tokens.tolist()]
-        plain = whole(case.runtime(engine), ids)[n:]
+        plain = case.whole(engine, ids)[n:]
         assert np.abs(found[1][0] - plain[0]).max() > 1e-3, "row 0 looks forward"
         # transformers makes ALiBi and learned positions of the mask.
         if spec.windows == ((None, 0),) and case.model is not None and spec.entry is None:
             close(found[1], case.masked(ids, rows, n))
 
 
+def grouped(start: int) -> Rows:
+    groups = np.array([0, -1, 0, 1, 1, 1])
+    return Rows(np.array([9, 8, 7, 6, 5, 4]), np.arange(start, start + 6), np.arange(-1, 5), groups=groups)
+
+
+def of_groups(case: Case, engine: str, before: tuple[int, ...]) -> np.ndarray:
+    runtime = case.runtime(engine)
+    cache = read(runtime, list(before), [len(before)])[1] if before else runtime.new_cache(32)
+    return logits_of(runtime, grouped(len(before)), cache)
+
+
 def test_attention_sums(case: Case, engine: str) -> None:
     """Every row pays 1 for each query head of a KV head, less what goes to a score of no token."""
-    spec, found = case.bundle.spec, []
-    for name in ("reference", engine):
-        runtime = case.runtime(name)
-        _, cache = read(runtime, TOKENS[:9], [9])
-        found.append(forward_one(runtime, Call(Rows.tree(*TREE, 9), cache, outputs=Outputs(attention=True))).attention)
+    spec, found = case.bundle.spec, [case.once(paid, name) for name in ("reference", engine)]
     assert set(found[0]) == set(found[1]) == set(spec.attention)
     for b, block in spec.attention.items():
         assert found[1][b].shape == (block.n_kv_heads, 9 + len(TREE[0]))
         np.testing.assert_allclose(found[1][b], found[0][b], atol=1e-4)
-        paid, whole = found[1][b].sum(axis=1), 9 * block.n_heads / block.n_kv_heads
+        sums, whole = found[1][b].sum(axis=1), 9 * block.n_heads / block.n_kv_heads
         if block.sink_logit:
-            assert (paid < whole - 1e-3).all()
+            assert (sums < whole - 1e-3).all()
         else:
-            np.testing.assert_allclose(paid, whole, rtol=1e-4)
+            np.testing.assert_allclose(sums, whole, rtol=1e-4)
+
+
+def paid(case: Case, engine: str) -> dict[int, np.ndarray]:
+    """What the tree's rows pay to each slot, by block."""
+    runtime = case.runtime(engine)
+    _, cache = read(runtime, TOKENS[:9], [9])
+    return forward_one(runtime, Call(Rows.tree(*TREE, 9), cache, outputs=Outputs(attention=True))).attention
 
 
 def test_embeddings_in_place_of_tokens(case: Case, engine: str) -> None:
@@ -378,7 +412,7 @@ def test_embeddings_in_place_of_tokens(case: Case, engine: str) -> None:
             logits_of(runtime, Rows.embedded(embedded, 0), runtime.new_cache(64))
         return
     found = logits_of(runtime, Rows.embedded(embedded, 0), runtime.new_cache(64))
-    close(found, whole(runtime, TOKENS))
+    close(found, case.whole(engine, TOKENS))
 
 
 def test_the_whole_model_graph_gives_the_same_last_row(case: Case) -> None:
@@ -436,4 +470,4 @@ def test_small_caches_hold_the_same_on_both_runtimes(case: Case, kv: str) -> Non
     same = np.isclose(*(values.astype(np.float32) for values in stored), rtol=2e-3, atol=2e-3)
     assert same.mean() > 0.97, same.mean()
     assert kl(expected, found) < 5e-5, kl(expected, found)
-    assert kl(whole(case.runtime("reference"), TOKENS), expected) > 1e-11  # the format was not just ignored
+    assert kl(case.whole("reference", TOKENS), expected) > 1e-11  # the format was not just ignored
