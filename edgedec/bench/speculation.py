@@ -123,6 +123,7 @@ class Bench:
             for _ in range(repetitions):
                 rounds.append({name: [] for name in ready})
                 self._round(rounds[-1], lambda done: progress(done + (len(rounds) - 1) * total // repetitions, total))
+            self._count_depths(rounds[0])
         except KeyboardInterrupt:
             return self._partial(rounds, skipped)
         return Measured(_by_name(rounds, ready), skipped, list(self.notes), len(self.tasks))
@@ -134,6 +135,16 @@ class Bench:
             for i, (name, session) in enumerate(sessions if at % 2 == 0 else sessions[::-1], 1):
                 found[name].append(self._run(session, task, self.tokens))
                 progress(at * len(sessions) + i)
+
+    def _count_depths(self, found: Mapping[str, list[Run]]) -> None:
+        """Go through all tasks once more and count how deep drafts went. Not while speed is measured: the steps of a
+        text that is traced are not the engine's own."""
+        for name in found:
+            session = self._session(name) if name != PLAIN else None
+            for task, run in zip(self.tasks, found[name], strict=True):
+                if session is not None:
+                    traced = self._run(session, task, self.tokens, [])
+                    run.drafted_at, run.accepted_at = traced.drafted_at, traced.accepted_at
 
     def _partial(self, rounds: list[dict[str, list[Run]]], skipped: dict[str, str]) -> Measured:
         """The whole rounds; of a first one that was interrupted, the tasks that all have done."""
@@ -168,27 +179,34 @@ class Bench:
         diffusion = None if self.model.bundle.manifest.diffusion is None else OFF
         return self.model.session(context=self.capacity, speculate=name, diffusion=diffusion)
 
-    def _run(self, session: Session, task: Task, tokens: int) -> Run:
-        """All turns of a task, the answers in between."""
+    def _run(self, session: Session, task: Task, tokens: int, trace: list[StepTrace] | None = None) -> Run:
+        """All turns of a task, the answers in between. trace: to count how deep drafts went, which takes time."""
         run, messages = Run(), list[dict[str, object]]()
         for text in task.prompt.turns:
             messages.append({"role": "user", "content": text})
-            answer = self._turn(session, self._ids(messages, tokens), task.sampling, tokens, run)
+            answer = self._turn(session, self._ids(messages, tokens), task.sampling, tokens, run, trace)
             run.ids += answer
             if len(task.prompt.turns) > 1:
                 messages.append({"role": "assistant", "content": self.model.tokenizer.decode(answer)})
         return run
 
-    def _turn(self, session: Session, ids: list[int], sampling: Sampling, tokens: int, run: Run) -> list[int]:
-        answer, trace, first, before = list[int](), list[StepTrace](), 0, 0.0
+    def _turn(
+        self,
+        session: Session,
+        ids: list[int],
+        sampling: Sampling,
+        tokens: int,
+        run: Run,
+        trace: list[StepTrace] | None,
+    ) -> list[int]:
+        answer, first, before = list[int](), 0, 0.0
         generation = session.tokens(ids, max_tokens=tokens, sampling=sampling, ignore_eos=self.ignore_eos, trace=trace)
         for token in generation:
-            if not first:
-                first, before = len(trace[0].step.picked), session.between_calls
+            if session.stats.calls <= 1:
+                first, before = first + 1, session.between_calls
             answer.append(int(token))
             run.by[token.by] += 1
             _drain(trace, run)
-        first = first or sum(len(step.step.picked) for step in trace)
         _drain(trace, run)
         stats = session.stats
         # The end token took its call, though it is no part of the text.
@@ -218,11 +236,12 @@ def _by_name(rounds: Sequence[Mapping[str, list[Run]]], names: Sequence[str]) ->
     return {name: [found[name] for found in rounds] for name in names}
 
 
-def _drain(trace: list[StepTrace], run: Run) -> None:
+def _drain(trace: list[StepTrace] | None, run: Run) -> None:
     """Count the steps and drop them: with sampling each holds the logits of all its rows."""
-    for step in trace:
+    for step in trace or ():
         run.add(step)
-    trace.clear()
+    if trace:
+        trace.clear()
 
 
 def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:

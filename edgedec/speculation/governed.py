@@ -232,19 +232,18 @@ class Governed:
         reading = any(record.reads and record in self._learners for record in records)
         if reading or (records and self._terms is not AUTO):
             return 0
-        wait = min((record.calls_left(prices) for record in records), default=_OWN_STEPS)
+        wait, short = min((record.calls_left(prices) for record in records), default=_OWN_STEPS), 0
         if self._why == BANK and not self._watched:
-            wait = max(wait, _SHORT if tables else _REST)
-        return max(min(wait, _REST if tables else _OWN_STEPS), 0)
+            short = max(self.account.calls_in_debt(prices.token), _SHORT if tables else _REST)
+        return min(max(min(wait, _REST if tables else _OWN_STEPS), short, 0), _OWN_STEPS)
 
     def _teach(self, step: StepResult) -> None:
         """Let the drafters learn from a call."""
         for _, member in self._others:
             member.follows = False
-        for member in self._learners:
-            if member not in self._tables:
-                member.drafter.observe(step)
-                member.follow(len(step.picked))
+        for member in (one for one in self._learners if one not in self._tables):
+            member.drafter.observe(step)
+            member.follow(len(step.picked))
         if self._compiled is not None and any(member in self._learners for member in self._tables):
             self._compiled.observe(step, self._mask)
 

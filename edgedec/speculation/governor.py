@@ -283,8 +283,8 @@ class Governor(Governed):
         found = self._found
         own = 0 if self._probing or found is None else len(self._kept) + found.own_rows
         if not own:
-            self.account.settle(0.0, spent, prices.call)
-            return
+            self.account.looked = spent
+            return self.account.settle(0.0, spent, prices.call)
         drafted = max(min(self._drafted, step.total - 1), 1)
         row = self.costs.row(step.total - drafted, drafted) + prices.each
         self.account.settle(prices.token * (step.new - 1), row * own + spent + prices.draft, prices.call)

@@ -30,6 +30,7 @@ from edgedec.errors import UsageError
 from edgedec.export.read_record import add_read
 from edgedec.runtime import CallResult
 from edgedec.sampling import Sampling
+from edgedec.session import Session
 from edgedec.speculation import choose
 
 ARGS = ["bench", "spec", "-r", "2", "-t", "1", "-n", "8", "--ignore-eos"]
@@ -145,8 +146,8 @@ def test_tokens_behind_the_first_call_are_counted(tiny: Path, fakes: Any, monkey
     assert [(r.tokens, r.calls, r.accepted) for r in echo[0]] == [(6, 2, 6)] * 2
     found = results(measured, tasks)["drafters"]["echo"]
     assert found["tokens_per_call"] == 3
-    # The last draft is held to what is still wanted: two tokens, both right.
-    assert found["drafts_by_depth"] == [12, 12, 8]
+    # Counted in one more round. The last draft is held to what is still wanted: two tokens, both right.
+    assert found["drafts_by_depth"] == [6, 6, 4]
     assert found["acceptance_by_depth"] == [1, 1, 0]
     assert found["identical"]
     assert all(r.seconds >= r.forward_s > 0 for runs in (plain, echo) for r in runs[0])
@@ -166,9 +167,24 @@ def test_answers_of_one_call_are_left_out(tiny: Path, fakes: Any, monkeypatch: p
 def test_a_repetition_is_one_life(tiny: Path, fakes: list[tuple[str, Any]]) -> None:
     tasks = tasks_of([Prompt("story", ("the",)), Prompt("story", ("an", "on"))], GREEDY, 0)
     Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True).measure(["echo"], 2)
-    # One session to warm up, one a repetition; each text (three turns in two prompts) after the first is a reset.
-    assert [name for name, _ in fakes] == ["off", "echo"] * 3
-    assert [drafter.texts for name, drafter in fakes if name == "echo"] == [0, 2, 2]
+    # One session to warm up, one a repetition, and one to count the depth of drafts; each text (three turns in two
+    # prompts) after the first is a reset.
+    assert [name for name, _ in fakes] == [*["off", "echo"] * 3, "echo"]
+    assert [drafter.texts for name, drafter in fakes if name == "echo"] == [0, 2, 2, 2]
+
+
+def test_speed_is_measured_without_a_trace(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a text that is traced are not the engine's own."""
+    traced, tokens = list[tuple[str, bool]](), Session.tokens
+
+    def noted(self: Session, *given: Any, trace: Any = None, **more: Any) -> Any:
+        traced.append((self._speculate, trace is not None))
+        return tokens(self, *given, trace=trace, **more)
+
+    monkeypatch.setattr(Session, "tokens", noted)
+    tasks = tasks_of([Prompt("story", ("the",))], GREEDY, 0)
+    Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True).measure(["copy"], 2)
+    assert traced == [*[("off", False), ("copy", False)] * 3, ("copy", True)]
 
 
 def test_a_talk_goes_on_with_its_answers(tiny: Path) -> None:

@@ -485,14 +485,17 @@ def decoding(runtime: FakeRuntime) -> Context:
     return context
 
 
-def test_a_used_up_balance_is_looked_at_again_after_four_calls() -> None:
+@pytest.mark.parametrize(("owed", "looked", "rest"), [(0.0, 0.0, 4), (0.5, 0.0, 63), (0.1, 0.1, 63), (5.0, 0.0, 128)])
+def test_a_used_up_balance_is_looked_at_again_when_it_is_paid(owed: float, looked: float, rest: int) -> None:
+    """With 0.008 a call: what is owed, and four looks. owed, looked: in calls."""
     governor = governed(PerfectDrafter([1, 2, 3, 4, 4, 4, 4]))
     bank = governor.account.bank
     bank.open(CALL)
-    bank.add(-2 * CALL)
+    bank.add(-(1 + owed) * CALL)
+    governor.account.looked = looked * CALL
     draft = governor.propose(decoding(FakeRuntime()), 4, 0.0)
     assert isinstance(draft, Draft)
-    assert (draft.why, draft.rest) == (TEXTS[BANK], 4)
+    assert (draft.why, draft.rest) == (TEXTS[BANK], rest)
     named = Governor([("it", RandomDrafter(1))], lambda: Still(FLAT), terms=NAMED)
     named.account.bank.open(CALL)
     named.account.bank.add(-9 * CALL)

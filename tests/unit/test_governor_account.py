@@ -59,12 +59,14 @@ def test_a_call_is_settled_with_what_its_rows_and_its_draft_took() -> None:
     ended = StepResult(Rows.chain([1], 0), 0, [0, 1], [7, -1], CallResult(), 0.1, total=5)
     governor._settle(ended, prices, 0.0)
     assert settled.pop()[0] == 0.0, "one token, and the end of the text"
+    assert governor.account.looked == 0.0, "no look was for nothing yet"
     governor._probing = True
     governor._settle(step, prices, 0.01)
     assert settled.pop() == (0.0, 0.01, 1.0), "measuring saves nothing and is not the drafters' cost"
     governor._probing, governor._found, governor._kept = False, Proposals(), []
     governor._settle(step, prices, 0.02)
     assert settled.pop() == (0.0, 0.02, 1.0)
+    assert governor.account.looked == 0.02
 
 
 def test_a_draft_has_the_rows_that_may_all_be_wrong() -> None:
