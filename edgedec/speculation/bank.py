@@ -97,8 +97,8 @@ class Bank(Structure):
 
 
 class TextAccount(Structure):
-    """The account of one text in a bank. `own`: the seconds that its drafts gained and that it may risk; `looked`: those
-    of the last look at drafters of which none drafted."""
+    """The account of one text in a bank. `own`: the seconds that its drafts gained and that it may risk; `looked`:
+    those of the last look at drafters of which none drafted."""
 
     own: float
     _fields_ = (("own", c_double),)
@@ -117,14 +117,14 @@ class TextAccount(Structure):
         """The most seconds that a draft may lose where drafts have gained nothing."""
         return self.bank.most * self.bank.call
 
-    def calls_in_debt(self, token: float) -> int:
-        """The calls until what is owed and a few looks are paid, at the seconds of a token. With a small model a look
-        takes what several calls earn: looking sooner, nothing would ever be paid back.
+    def calls_in_debt(self, token: float, most: int) -> int:
+        """The calls until what is owed and a few looks are paid, at most `most`; token: its seconds. With a small
+        model a look takes what several calls earn: looking sooner, nothing would ever be paid back.
 
         2 ms owed, looks of 0.1 ms, 3 ms a token, of which 0.8 % may be lost -> 100 calls
         """
         owed = _LOOKS * self.looked - self.left
-        return ceil(owed / (self.bank.rate * token)) if owed > 0.0 < token else 0
+        return min(ceil(owed / (self.bank.rate * token)), most) if owed > 0.0 < token else 0
 
     def reset(self) -> None:
         """Another text begins."""

@@ -66,7 +66,8 @@ class Governed:
 
     def _begin_text(self) -> None:
         """Another text begins."""
-        self._whys[self._later] += self._rested()
+        self._whys[self._later] += (rested := self._rested())
+        self.account.add_time(rested * (0.0 if self._prices is None else self._prices.token))
         self._length = self._rest = 0
         # The drafters that get the results of the next call: first those that learn from a prompt.
         self._learners = [member for member in self.members if member.drafter.prompt_rows]
@@ -151,8 +152,7 @@ class Governed:
                     member.learn_hope(prices)
         elif costs.known:
             self.account.bank.open(costs.at_least(self._sequences))
-        if rested:
-            self._whys[self._later] += rested
+        self._whys += Counter({self._later: rested})
         for record in self._records:
             record.pass_calls(1 + rested + (0 if record is self._group else steps), self._sequences)
         self._length, self._rest, self._ids = n, 0, context.ids
@@ -218,8 +218,7 @@ class Governed:
 
     def _drain(self) -> int:
         """Account for the steps that the runtime has made by itself since the last call; returns their number."""
-        done = None if self._steps is None else self._steps.drain(self.members, self._sizes, self._whys)
-        if done is None:
+        if (done := self._steps and self._steps.drain(self.members, self._sizes, self._whys)) is None:
             return 0
         self._length = done.length
         if self._shared is not None and any(done.proposed):
@@ -234,14 +233,16 @@ class Governed:
             return 0
         wait, short = min((record.calls_left(prices) for record in records), default=_OWN_STEPS), 0
         if self._why == BANK and not self._watched:
-            short = max(self.account.calls_in_debt(prices.token), _SHORT if tables else _REST)
-        return min(max(min(wait, _REST if tables else _OWN_STEPS), short, 0), _OWN_STEPS)
+            # A shared balance never gets what a text earned in its last rest.
+            owed = self.account.calls_in_debt(prices.token, _OWN_STEPS if self._shared is None else _REST)
+            short = max(owed, _SHORT if tables else _REST)
+        return max(min(wait, _REST if tables else _OWN_STEPS), short, 0)
 
     def _teach(self, step: StepResult) -> None:
         """Let the drafters learn from a call."""
         for _, member in self._others:
             member.follows = False
-        for member in (one for one in self._learners if one not in self._tables):
+        for member in [one for one in self._learners if one not in self._tables]:
             member.drafter.observe(step)
             member.follow(len(step.picked))
         if self._compiled is not None and any(member in self._learners for member in self._tables):

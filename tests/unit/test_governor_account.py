@@ -20,6 +20,7 @@ from edgedec.speculation.prices import Prices
 from edgedec.speculation.proposals import Proposals
 from edgedec.speculation.reasons import BANK, PROMPT, WAITING
 from edgedec.speculation.record import DrafterRecord
+from edgedec.speculation.state import SharedLearning
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.trees.calibration import Calibration
 
@@ -107,6 +108,19 @@ def asked(governor: Governor, left: float, reading: bool = False) -> tuple[list[
     return found, governor._why, [governor.members.index(one) for one in governor._learners]
 
 
+def test_a_text_earns_until_it_ends() -> None:
+    """Texts shorter than a rest would otherwise never pay back anything."""
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    bank = governor.account.bank
+    bank.left, governor._rest, governor._later = -1.0, 100, BANK
+    governor._ids.extend(range(20))
+    governor.reset()
+    assert bank.left == pytest.approx(-1.0 + 0.008 * 19 * 1.5), "the last token took no call yet"
+    assert governor._whys[BANK] == 19
+    governor.reset()
+    assert bank.left == pytest.approx(-1.0 + 0.008 * 19 * 1.5), "once"
+
+
 @pytest.mark.parametrize("terms", [AUTO, NAMED])
 def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
     """A first try costs nothing that is known, but a row of 0.1 and the 0.2 of a draft. The first one takes 0.25."""
@@ -180,6 +194,11 @@ def test_calls_until_anyone_is_asked() -> None:
     ]  # fmt: skip
     governor._why = BANK
     assert [rest(20, 7), rest(0, 7), rest(0, 7, tables=False), rest(90, 95)] == [7, 4, 32, 32]
+    governor.account.bank.left = -1.0
+    assert [rest(0, 7), rest(0, 7, tables=False)] == [84, 84], "1 owed, 0.008 of 1.5 a call"
+    governor._shared = SharedLearning()
+    assert [rest(0, 7), rest(0, 7, tables=False)] == [32, 32]
+    governor._shared, governor.account.bank.left = None, 0.0
     governor._watched = True
     assert rest(0, 7) == 0, "the tables were asked"
     first.hopeless = True
