@@ -167,8 +167,7 @@ class Governed:
         left, self._why = self.account.left, PROMPT if reading and self._others else WAITING
         if self._terms is not AUTO and left <= 0:
             self._why = BANK
-        named, row = self._terms is not AUTO and left > 0, prices.row
-        found = []
+        named, row, found = self._terms is not AUTO and left > 0, prices.row, list[tuple[int, DrafterRecord]]()
         for number, member in self._others:
             if reading and member in self._readers() and member not in self._learners:
                 self._learners.append(member)
@@ -218,7 +217,8 @@ class Governed:
 
     def _drain(self) -> int:
         """Account for the steps that the runtime has made by itself since the last call; returns their number."""
-        if (done := self._steps and self._steps.drain(self.members, self._sizes, self._whys)) is None:
+        done = None if self._steps is None else self._steps.drain(self.members, self._sizes, self._whys)
+        if done is None:
             return 0
         self._length = done.length
         if self._shared is not None and any(done.proposed):
