@@ -117,7 +117,7 @@ class Bench:
         `expect` is called with the seconds that it may take. Interrupted, it returns what is done."""
         ready, skipped = self._warm_up(names, optional)
         total = repetitions * len(self.tasks) * len(ready)
-        expect(self._plain_s * self.tokens * total)
+        expect(self._plain_s * self.tokens * (total + len(self.tasks) * (len(ready) - 1)))
         rounds: list[dict[str, list[Run]]] = []
         try:
             for _ in range(repetitions):
@@ -139,16 +139,18 @@ class Bench:
     def _count_depths(self, found: Mapping[str, list[Run]]) -> None:
         """Go through all tasks once more and count how deep drafts went. Not while speed is measured: the steps of a
         text that is traced are not the engine's own."""
-        for name in found:
-            session = self._session(name) if name != PLAIN else None
-            for task, run in zip(self.tasks, found[name], strict=True):
-                if session is not None:
-                    traced = self._run(session, task, self.tokens, [])
-                    run.drafted_at, run.accepted_at = traced.drafted_at, traced.accepted_at
+        for name, runs in found.items():
+            if name == PLAIN:
+                continue
+            session = self._session(name)
+            for task, run in zip(self.tasks, runs, strict=True):
+                traced = self._run(session, task, self.tokens, [])
+                run.drafted_at, run.accepted_at = traced.drafted_at, traced.accepted_at
 
     def _partial(self, rounds: list[dict[str, list[Run]]], skipped: dict[str, str]) -> Measured:
         """The whole rounds; of a first one that was interrupted, the tasks that all have done."""
-        *whole, last = rounds
+        last, every = rounds[-1], len(self.tasks)
+        whole = [found for found in rounds if all(len(runs) == every for runs in found.values())]
         tasks = len(self.tasks) if whole else min(map(len, last.values()))
         if not tasks:
             raise KeyboardInterrupt
@@ -238,9 +240,9 @@ def _by_name(rounds: Sequence[Mapping[str, list[Run]]], names: Sequence[str]) ->
 
 def _drain(trace: list[StepTrace] | None, run: Run) -> None:
     """Count the steps and drop them: with sampling each holds the logits of all its rows."""
-    for step in trace or ():
-        run.add(step)
     if trace:
+        for step in trace:
+            run.add(step)
         trace.clear()
 
 

@@ -152,7 +152,7 @@ class Governed:
                     member.learn_hope(prices)
         elif costs.known:
             self.account.bank.open(costs.at_least(self._sequences))
-        self._whys += Counter({self._later: rested})
+        self._whys[self._later] += rested
         for record in self._records:
             record.pass_calls(1 + rested + (0 if record is self._group else steps), self._sequences)
         self._length, self._rest, self._ids = n, 0, context.ids

@@ -69,7 +69,7 @@ class Governor(Governed):
         """Do nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        assert self.costs  # a process reads them once: that is not the time of this text's drafts
+        _ = self.costs  # a process reads them once: that is not the time of this text's drafts
         watch = OwnTime()
         self._forget()
         self._begin(context)

@@ -432,7 +432,20 @@ def test_an_interrupt_keeps_what_is_measured(
     assert (len(found.runs["off"]), found.tasks) == kept
     assert all(len(runs) == found.tasks for rounds in found.runs.values() for runs in rounds)
     assert "interrupted" in found.notes[-1]
-    assert len(expected) == 1
+    assert expected == [pytest.approx(bench._plain_s * 4 * 10)], "eight runs, and two to count the depth of drafts"
+
+
+def test_an_interrupt_while_depths_are_counted_keeps_all_rounds(
+    tiny: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(bench: Bench, found: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "_count_depths", stop)
+    chosen = choose_prompts(read_prompts(prompts), [], 0)[:2]
+    found = Bench(edgedec.open(tiny), tasks_of(chosen, Sampling(), 0), 4, True).measure(["recycling"], 2)
+    assert found.interrupted
+    assert (len(found.runs["off"]), found.tasks) == (2, 2)
 
 
 def test_progress_in_a_pipe_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
