@@ -98,14 +98,15 @@ class Bank(Structure):
 
 class TextAccount(Structure):
     """The account of one text in a bank. `own`: the seconds that its drafts gained and that it may risk; `looked`:
-    those of the last look at drafters of which none drafted."""
+    those of the last look at drafters of which none drafted; `lacking`: what it takes to ask the cheapest of those that
+    could not be paid for, 0 if there is none."""
 
     own: float
     _fields_ = (("own", c_double),)
 
     def __init__(self, bank: Bank) -> None:
         super().__init__()
-        self.bank, self.looked = bank, 0.0
+        self.bank, self.looked, self.lacking = bank, 0.0, 0.0
 
     @property
     def left(self) -> float:
@@ -117,13 +118,18 @@ class TextAccount(Structure):
         """The most seconds that a draft may lose where drafts have gained nothing."""
         return self.bank.most * self.bank.call
 
+    def lack(self, seconds: float) -> None:
+        """Note that so much would have to be left to ask a drafter."""
+        self.lacking = min(self.lacking or seconds, seconds)
+
     def calls_in_debt(self, token: float, most: int) -> int:
-        """The calls until what is owed and a few looks are paid, at most `most`; token: its seconds. With a small
-        model a look takes what several calls earn: looking sooner, nothing would ever be paid back.
+        """The calls until the balance pays for a drafter and a look, at least for a few looks; at most `most`. token:
+        its seconds. With a small model a look takes what several calls earn: looking sooner, nothing would ever be
+        paid back.
 
         2 ms owed, looks of 0.1 ms, 3 ms a token, of which 0.8 % may be lost -> 100 calls
         """
-        owed = _LOOKS * self.looked - self.left
+        owed = max(_LOOKS * self.looked, min(self.lacking, self.most) + self.looked) - self.left
         return min(ceil(owed / (self.bank.rate * token)), most) if owed > 0.0 < token else 0
 
     def reset(self) -> None:

@@ -52,11 +52,9 @@ class Governed:
         self.members = [self._record(name, drafter) for name, drafter in drafters]
         self._names = [member.name for member in self.members]
         self.account = TextAccount(shared.bank(terms) if shared else Bank(terms))
-        # Whether the tables propose for the next call.
-        self._watched = False
-        # Of the next call: its prices, None while costs are unknown, and why nothing is asked.
+        # Of the next call: its prices, None while costs are unknown; whether the tables propose; why nothing is asked.
         self._prices: Prices | None = None
-        self._why, self._sequences = WAITING, 1
+        self._watched, self._why, self._sequences = False, WAITING, 1
         self._useful, self._gaps = UsefulRows(), Gaps()
         # Calls by the size of their drafts, those without by reason; the text when it proposed, the reason after it.
         self._sizes, self._whys = Counter[int](), Counter[str]()
@@ -136,7 +134,7 @@ class Governed:
         costs, self._sequences, steps = self.costs, context.concurrent + 1, self._drain()
         context.gaps.watch(costs.between)
         self._gaps, n, rested = context.gaps, len(context.ids), self._rested()
-        self._prices, self._watched = None, False
+        self._prices, self._watched, self.account.lacking = None, False, 0.0
         if n == context.cache.length + 1:
             self._learners = []
         if costs.covers(self._sequences):
@@ -173,11 +171,12 @@ class Governed:
                 self._learners.append(member)
             if reading or not (named or member.ready(prices)):
                 continue
-            affords = left >= member.needs(prices) + row
+            affords = left >= (needed := member.needs(prices) + row)
             if affords or (member.follows and left > 0):
                 self._learners.append(member)
             if not affords:
                 self._why = BANK
+                self.account.lack(needed)
                 member.doubt(prices, self.account.most - row)
             elif member.follows or not member.reads:
                 found.append((number, member))
@@ -188,11 +187,12 @@ class Governed:
         left, group = self.account.left, self._group
         if group is None or not ((self._terms is not AUTO and left > 0) or group.ready(prices)):
             return
-        if risked(left, SURE) > group.takes + prices.row:
+        if risked(left, SURE) > (needed := group.takes + prices.row):
             self._watched = True
             self._learners = [*self._tables, *(m for m in self._learners if m not in self._tables)]
         else:
             self._why = BANK
+            self.account.lack(needed / risked(1.0, SURE))
 
     def _own_steps(self, context: Context, prices: Prices) -> Draft | None:
         """Let the runtime draft with its tables in steps of its own, until another drafter is due; None where it

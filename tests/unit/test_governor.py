@@ -485,9 +485,9 @@ def decoding(runtime: FakeRuntime) -> Context:
     return context
 
 
-@pytest.mark.parametrize(("owed", "looked", "rest"), [(0.0, 0.0, 4), (0.5, 0.0, 63), (0.1, 0.1, 63), (5.0, 0.0, 128)])
+@pytest.mark.parametrize(("owed", "looked", "rest"), [(0.0, 0.0, 6), (0.5, 0.0, 68), (0.1, 0.1, 63), (5.0, 0.0, 128)])
 def test_a_used_up_balance_is_looked_at_again_when_it_is_paid(owed: float, looked: float, rest: int) -> None:
-    """With 0.008 a call: what is owed, and four looks. owed, looked: in calls."""
+    """With 0.008 a call: what is owed, and four looks, or a row of 0.3 / 7. owed, looked: in calls."""
     governor = governed(PerfectDrafter([1, 2, 3, 4, 4, 4, 4]))
     bank = governor.account.bank
     bank.open(CALL)

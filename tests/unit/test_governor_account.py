@@ -139,6 +139,39 @@ def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
     assert asked(governor, 0.0)[1] == BANK
 
 
+def test_a_balance_is_looked_at_again_when_it_pays_for_the_cheapest_drafter() -> None:
+    """A row and a draft take 0.3, the first drafter 0.25 besides; 0.008 of the 1.5 of a token is earned at each."""
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    first, second = governor.members
+    account, known = governor.account, Experience.known(0.25, 4.0, 1.0)
+    for lacks, own, looked, calls in (
+        (0.3, 0.0, 0.0, 25), (0.55, 0.5, 0.0, 46), (0.55, 0.5, 0.1, 55), (0.55, 0.5, 0.3, 100), (1.05, 1.5, 0.0, 84),
+    ):  # fmt: skip
+        governor._begin(context(range(1, 13), cached=11))
+        assert account.lacking == 0.0, "of this call"
+        first.shared, second.shared, account.looked = known, Experience.known(own, 4.0, 1.0), looked
+        assert asked(governor, 0.0) == ([], BANK, [])
+        assert account.lacking == pytest.approx(min(0.55, 0.3 + own))
+        account.lacking = lacks
+        assert account.calls_in_debt(1.5, 1000) == calls
+    assert account.most == 1.0, "no more than that can ever be paid"
+    assert account.calls_in_debt(1.5, 70) == 70
+
+
+def test_a_balance_is_looked_at_again_when_it_pays_for_the_tables() -> None:
+    """Of ten drafts that the tables are sure of at most one may be lost."""
+    governor = alone(context(range(1, 13), cached=11), AUTO)
+    group = governor._group = DrafterRecord("tables", Off(), Calibration(), Experience.known(0.1, 4.0, 1.0))
+    assert governor._prices is not None
+    governor.account.bank.left = 0.0
+    governor._ask_tables(governor._prices)
+    assert not governor._watched
+    assert governor.account.lacking == pytest.approx((group.takes + governor._prices.row) / 10)
+    governor.account.bank.left = governor.account.lacking + 1e-9
+    governor._ask_tables(governor._prices)
+    assert governor._watched
+
+
 def test_a_stored_time_above_a_full_balance_does_not_keep_a_drafter_out_for_ever() -> None:
     """A full balance of `auto` is 1; asking it would take 2 and the 0.3 of a draft with a row."""
     governor = alone(context(range(1, 13), cached=11), AUTO)
