@@ -7,6 +7,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 #if defined(_MSC_VER)
 #include <intrin.h>
@@ -31,16 +32,38 @@ constexpr size_t SLAB = HUGE_PAGE;
 // For pages on disk: few large files, because each is a mapping.
 constexpr size_t DISK_SLAB = 8 * HUGE_PAGE;
 
-uint8_t* slab_memory(size_t bytes) {
-  const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
-  auto* memory = static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(align)));
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (align == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
+#if defined(__linux__)
+// Whether a slab is a mapping of its own. In an allocator's heap holes would stay that no aligned slab fits into.
+bool mapped(size_t bytes) { return SLAB && bytes >= HUGE_PAGE; }
 #endif
-  return memory;
+
+uint8_t* slab_memory(size_t bytes) {
+#if defined(__linux__)
+  if (mapped(bytes)) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page + HUGE_PAGE;
+    void* found = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED) throw std::bad_alloc();
+    auto* begin = static_cast<uint8_t*>(found);
+    const size_t before = (HUGE_PAGE - reinterpret_cast<uintptr_t>(begin) % HUGE_PAGE) % HUGE_PAGE;
+    const size_t after = HUGE_PAGE - before;
+    if (before) munmap(begin, before);
+    if (after) munmap(begin + whole - after, after);
+#if defined(MADV_HUGEPAGE)
+    madvise(begin + before, bytes, MADV_HUGEPAGE);
+#endif
+    return begin + before;
+  }
+#endif
+  return static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(bytes < HUGE_PAGE ? 64 : HUGE_PAGE)));
 }
 
 void free_slab_memory(uint8_t* memory, size_t bytes) {
+#if defined(__linux__)
+  if (mapped(bytes)) {
+    munmap(memory, bytes);
+    return;
+  }
+#endif
   ::operator delete(memory, std::align_val_t(bytes < HUGE_PAGE ? 64 : HUGE_PAGE));
 }
 

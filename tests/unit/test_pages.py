@@ -12,6 +12,7 @@ import pytest
 
 import edgedec
 from edgedec import Sampling
+from edgedec.bench.cache_filled import filled
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.kernels.cpu import loader
@@ -176,3 +177,23 @@ except MemoryError:
 def test_a_text_that_memory_is_too_short_for_is_not_begun(nano: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _SHORT, str(nano)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("short {20} True\n", "")
+
+
+def own_memory() -> int:
+    """Bytes of this process that are no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_of_caches_that_are_gone_is_the_system_s_again(model: edgedec.Model) -> None:
+    """Caches of different lengths come and go in no order. From an allocator's heap hardly anything came back."""
+    before, most = own_memory(), 0
+    for _ in range(2):
+        caches = [filled(model.runtime, 1000, 900) for _ in range(10)]
+        most = max(most, own_memory())
+        del caches[::2]
+        caches += [filled(model.runtime, 1000, 300) for _ in range(5)]
+        caches.clear()
+        assert most - before > 55 << 20, "they were in memory"
+        assert own_memory() - before < 30 << 20, "16 MiB are kept for the next ones"
