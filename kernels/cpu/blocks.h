@@ -60,6 +60,8 @@ class Block {
   // Makes room for `rows` rows, before anything is written.
   virtual void reserve(int rows) = 0;
   virtual void run(const BlockCall& call) = 0;
+  // Of a mixture: bytes of the experts that the call's rows were given, which begin to be read if they are at most `most`.
+  virtual size_t read_given(const BlockCall&, size_t) { return 0; }
 };
 
 struct BlockKind {

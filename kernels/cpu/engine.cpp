@@ -13,6 +13,9 @@ namespace edgedec {
 
 namespace {
 
+// What is read of experts before their turn, at most: where memory is short, more would be dropped again before it is used.
+constexpr size_t READ_AHEAD = 64 << 20;
+
 // Whether rows of one group may be taken as those of a text, which needs no list of what each sees: in a decoder nothing
 // may look behind the row itself in another way.
 bool like_texts(const ed_model& model, const ed_sequence& s) {
@@ -158,7 +161,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   reserve(rows_);
   for (auto& block : made_) block->reserve(rows_);
   need_scratch(0);
-  running_.clear(), gathered_.clear();
+  running_.clear(), gathered_.clear(), begun_ = 0;
 }
 
 void Engine::reserve(int rows) {
@@ -232,7 +235,9 @@ void Engine::run_block(int block) {
   if (blocks_[block].branch && !beside(block) && joined(block)) begin_sum();
   feed(block);
   keep_before(blocks_[block].again_norm);
+  if (given(block)) read_ahead(block);
   made_[block]->run(call_);
+  if (blocks_[block].pre_router) read_ahead(block);
   if (blocks_[block].joined_norm.kind != NO_NORM) join(blocks_[block].joined_norm);
   if (blocks_[block].after_norm.kind != NO_NORM) norm_states(blocks_[block].after_norm);
   norm_again(blocks_[block].again_norm);
@@ -240,6 +245,20 @@ void Engine::run_block(int block) {
   for (const SequenceRows& s : call_.sequences)
     keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden,
                 inside(block) ? call_.streams + s.row * beside_size() : nullptr);
+}
+
+// The experts that a pre-router chose for the call's rows are known before their blocks run: after it, and with each of
+// its mixtures, those that follow begin to be read, READ_AHEAD bytes of them.
+void Engine::read_ahead(int block) {
+  const int owner = given(block) ? owner_of(block) : block;
+  if (owner == block) begun_ = block;
+  size_t room = READ_AHEAD;
+  for (int b = block + 1; b < model_.n_blocks; b++) {
+    if (!given(b) || owner_of(b) != owner) continue;
+    const size_t bytes = made_[b]->read_given(call_, b > begun_ ? room : 0);
+    if (bytes > room) return;
+    room -= bytes, begun_ = std::max(begun_, b);
+  }
 }
 
 // The states of all rows, also of those that the block does not run on, before blocks that read them, from here on.

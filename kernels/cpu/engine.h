@@ -141,8 +141,10 @@ class Engine {
   int owner_of(int block) const {
     const int slots = slots_of(block);
     const ed_block& b = blocks_[block];
-    return slots != block ? slots : b.rwkv7 || b.gmu || (b.moe && b.moe->router == GIVEN) ? b.values_of : -1;
+    return slots != block ? slots : b.rwkv7 || b.gmu || given(block) ? b.values_of : -1;
   }
+  // Whether it is a mixture whose experts a pre-router chooses.
+  bool given(int block) const { return blocks_[block].moe && blocks_[block].moe->router == GIVEN; }
   BlockState* state_of(const Planned& s, int block) const { return s.cache ? s.cache->state(slots_of(block)) : nullptr; }
   const BlockState* owner_state(const Planned& s, int block) const {
     return s.cache && owner_of(block) >= 0 ? s.cache->state(owner_of(block)) : nullptr;
@@ -171,6 +173,7 @@ class Engine {
   bool lookups() const { return model_.lookup.format != 0; }
   void norm_values(const ed_norm& norm, const float* x, int n, float* y) const;
   void run_block(int block);
+  void read_ahead(int block);
   void keep_input();
   void point_input(int block);
   const float* kept_input();
@@ -228,6 +231,7 @@ class Engine {
 
   // Of the call that runs.
   int rows_ = 0;
+  int begun_ = 0;       // the last mixture whose experts began to be read before its turn
   int64_t active_ = 0;  // changes with the sequences that a block runs on
   std::vector<Planned> planned_;
   std::vector<int> running_, choice_;  // those that a block runs on, of planned_

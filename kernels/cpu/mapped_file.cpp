@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #endif
@@ -33,6 +34,11 @@ bool sized(int file, size_t bytes) {
 #endif
 }
 
+uintptr_t page_size() {
+  static const uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
+  return size;
+}
+
 }  // namespace
 
 uint8_t* map_file(const char* folder, size_t bytes) {
@@ -47,9 +53,24 @@ uint8_t* map_file(const char* folder, size_t bytes) {
 void unmap_file(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
 
 void rest_file(uint8_t* memory, size_t bytes) {
-  const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
+  const uintptr_t unit = page_size(), at = (uintptr_t)memory;
   const uintptr_t begin = (at + unit - 1) / unit * unit, end = (at + bytes) / unit * unit;
   if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
+}
+
+void read_ahead(const void* memory, size_t bytes) {
+  const uintptr_t begin = (uintptr_t)memory, end = begin + bytes;
+  for (uintptr_t at = begin / page_size() * page_size(); at < end; at += READ_AT_ONCE)
+    madvise((void*)at, std::min<uintptr_t>(READ_AT_ONCE, end - at), MADV_WILLNEED);
+}
+
+bool in_memory(const void* memory) {
+#if defined(__linux__)
+  unsigned char found = 1;
+#else
+  char found = 1;
+#endif
+  return mincore((void*)((uintptr_t)memory / page_size() * page_size()), 1, &found) || found & 1;
 }
 
 #else
@@ -57,6 +78,8 @@ void rest_file(uint8_t* memory, size_t bytes) {
 uint8_t* map_file(const char*, size_t) { return nullptr; }
 void unmap_file(uint8_t*, size_t) {}
 void rest_file(uint8_t*, size_t) {}
+void read_ahead(const void*, size_t) {}
+bool in_memory(const void*) { return true; }
 
 #endif
 

@@ -4,11 +4,15 @@
 // unused experts are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then
 // row. A row's experts are added up in the order in which it ranks them, by RELU in that of their numbers, the shared
 // expert last.
+//
+// Experts that a mapped file holds and memory does not begin to be read when they are chosen, all at once: page faults
+// would read them one piece after another.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "attention_state.h"
+#include "mapped_file.h"
 #include "stacked.h"
 
 namespace edgedec {
@@ -44,6 +48,22 @@ struct Part {
   bool fused() const { return plain || inner % LANES == 0; }
 };
 
+// Of the weights of a matrix, without scales and zero points.
+size_t data_bytes(const Matrix& w) {
+  return w.quantized() ? w.group_bytes() / LANES * w.n : (size_t)w.n * w.k * (w.format == F32 ? 4 : 2);
+}
+
+// Begins to read a matrix that is not in memory, as the page in its middle is not: those at its ends may be there with
+// its neighbours'. What one page fault reads is left to it.
+void read_ahead(const Matrix& w) {
+  const size_t bytes = data_bytes(w);
+  if (bytes < READ_AT_ONCE || in_memory(w.data + bytes / 2)) return;
+  edgedec::read_ahead(w.data, bytes);
+  if (!w.quantized()) return;
+  edgedec::read_ahead(w.scales, (size_t)w.n * w.scale_count() * 2);
+  if (w.zeros) edgedec::read_ahead(w.zeros, (w.layout == ROWS ? w.n : w.groups()) * w.zero_bytes());
+}
+
 // Some groups, or some rows, of a part.
 struct Item {
   int part, begin, end;
@@ -76,6 +96,7 @@ class MoeBlock : public Block {
       levels_.push_back({matrix(m_.more_up[l - 1]), matrix(m_.more_down[l - 1])});
     std::vector<int> count(levels_.size());
     for (int e = 0; e < m_.experts; e++) places_.push_back(count[level_of(e)]++);
+    chosen_.resize(m_.experts);
   }
 
   std::vector<Matrix> matrices() const override {
@@ -109,6 +130,8 @@ class MoeBlock : public Block {
     const QuantizedActivations x = engine_.norm(block_.norm, call.input, call.rows, levels_[0].gate_up);
     route(call);
     group(call.rows);
+    for (int e = 0; e < m_.experts; e++) chosen_[e] = s_.first.p[e + 1] > s_.first.p[e];
+    read_chosen();
     s_.parts.clear();
     add_experts(x, call.rows);
     if (m_.shared_inner) add_shared(x, call.rows);
@@ -121,11 +144,39 @@ class MoeBlock : public Block {
     engine_.add_residual(call, block_, s_.sum.p);
   }
 
+  size_t read_given(const BlockCall& call, size_t most) override {
+    std::fill(chosen_.begin(), chosen_.end(), false);
+    for (const SequenceRows& s : call.sequences) {
+      const auto* state = static_cast<const AttentionState*>(s.owner ? s.owner : s.state);  // of the block that chose
+      for (int r = 0; r < s.rows; r++) chosen_[state->experts()[s.pending.first + r]] = true;
+    }
+    size_t bytes = 0;
+    for (int e = 0; e < m_.experts; e++)
+      if (chosen_[e]) bytes += data_bytes(expert(e).gate_up) + data_bytes(expert(e).down);
+    if (bytes <= most) read_chosen();
+    return bytes;
+  }
+
  private:
   // The tensors of experts of one format.
   struct Level {
     Matrix gate_up, down;
   };
+
+  // The matrices of one expert.
+  Level expert(int e) const {
+    const Level& l = levels_[level_of(e)];
+    const int64_t at = places_[e], width = engine_.hidden();
+    return {l.gate_up.slice(at * up_rows(), up_rows()), l.down.slice(at * width, (int)width)};
+  }
+
+  // In the order in which they are multiplied.
+  void read_chosen() const {
+    for (int e = 0; e < m_.experts; e++)
+      if (chosen_[e]) read_ahead(expert(e).gate_up);
+    for (int e = 0; e < m_.experts; e++)
+      if (chosen_[e]) read_ahead(expert(e).down);
+  }
 
   int level_of(int e) const { return m_.levels ? m_.levels[e] : 0; }
 
@@ -328,11 +379,10 @@ class MoeBlock : public Block {
       const size_t pair = s_.first.p[e];
       const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
-      const int l = level_of(e), at = places_[e];
+      const int l = level_of(e);
       const Matrix &gate_up = levels_[l].gate_up, &down = levels_[l].down;
       Part p{};
-      p.gate_up = gate_up.slice((int64_t)at * up_rows(), up_rows());
-      p.down = down.slice((int64_t)at * width, width);
+      p.gate_up = expert(e).gate_up, p.down = expert(e).down;
       p.in = one ? x : from_row(s_.in[l].rows(gate_up), pair, gate_up);
       p.hidden = from_row(s_.hidden[l].rows(down), pair, down);
       p.rows = n, p.inner = m_.inner;
@@ -469,6 +519,7 @@ class MoeBlock : public Block {
   MoeScratch& s_;
   const Matrix router_, shared_gate_up_, shared_down_, shared_gate_;
   std::vector<Level> levels_;
+  std::vector<bool> chosen_;  // whether a row passes it
   std::vector<int> places_;  // of each expert among those of its level
 };
 
