@@ -60,7 +60,7 @@ void rest_file(uint8_t* memory, size_t bytes) {
 
 void read_ahead(const void* memory, size_t bytes) {
   const uintptr_t begin = (uintptr_t)memory, end = begin + bytes;
-  for (uintptr_t at = begin / page_size() * page_size(); at < end; at += READ_AT_ONCE)
+  for (uintptr_t at = begin / page_size() * page_size(); bytes && at < end; at += READ_AT_ONCE)
     madvise((void*)at, std::min<uintptr_t>(READ_AT_ONCE, end - at), MADV_WILLNEED);
 }
 

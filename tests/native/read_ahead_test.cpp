@@ -21,7 +21,7 @@ struct Range {
 };
 
 int wrong = 0, there = 0, failing = 0;
-std::vector<Range> read;
+std::vector<Range> requests;
 uintptr_t looked_at = 0;
 
 void expect(bool right, const char* what, size_t begin, size_t bytes) {
@@ -32,10 +32,10 @@ void expect(bool right, const char* what, size_t begin, size_t bytes) {
 
 void part(const uint8_t* file, size_t begin, size_t bytes) {
   const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)file + begin;
-  read.clear();
+  requests.clear();
   edgedec::read_ahead(file + begin, bytes);
   uintptr_t next = at / unit * unit;
-  for (const Range& each : read) {
+  for (const Range& each : requests) {
     expect(each.from == next && each.from < each.to, "pieces one after another", begin, bytes);
     expect(each.to - each.from <= edgedec::READ_AT_ONCE, "a piece that the system reads whole", begin, bytes);
     next = each.to;
@@ -59,7 +59,7 @@ void page(const uint8_t* file, size_t at) {
 extern "C" int madvise(void* at, size_t bytes, int advice) noexcept {
   const int failed = (int)syscall(SYS_madvise, at, bytes, advice);
   if (advice != MADV_WILLNEED) return failed;
-  read.push_back({(uintptr_t)at, (uintptr_t)at + bytes});
+  requests.push_back({(uintptr_t)at, (uintptr_t)at + bytes});
   expect(!failed, "madvise", (size_t)at, bytes);
   return failed;
 }

@@ -1,6 +1,6 @@
 """Run by test_read_ahead.py with watched_reads.cpp loaded: what the engine wants to be read, call by call.
 
-python watched_reads.py FOLDER MODEL FORMAT CHUNK IN_MEMORY
+python watched_reads.py FOLDER MODEL INNER FORMAT CHUNK IN_MEMORY
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from edgedec.spec import ModelSpec, Moe
 from edgedec.testing.conformance.compare import tokens
 from edgedec.testing.conformance.models import MODELS
 
-INNER, TOKENS = 512, 12
+TOKENS = 12
 
 
-def spec_of(model: str) -> ModelSpec:
+def spec_of(model: str, inner: int) -> ModelSpec:
     """A model of the conformance suite whose experts are many pages."""
     spec = MODELS[model]
-    layers = (tuple(replace(b, inner_size=INNER) if isinstance(b, Moe) else b for b in layer) for layer in spec.layers)
+    layers = (tuple(replace(b, inner_size=inner) if isinstance(b, Moe) else b for b in layer) for layer in spec.layers)
     return replace(spec, layers=tuple(layers)).check()
 
 
-def bundle_of(folder: Path, model: str, fmt: str) -> Bundle:
-    spec = spec_of(model)
+def bundle_of(folder: Path, model: str, inner: int, fmt: str) -> Bundle:
+    spec = spec_of(model, inner)
     return write_bundle(folder, spec, random_weights(spec), fmt)
 
 
-def main(folder: Path, model: str, fmt: str, chunk: int, in_memory: int) -> None:
-    bundle = bundle_of(folder, model, fmt)
+def main(folder: Path, model: str, inner: int, fmt: str, chunk: int, in_memory: int) -> None:
+    bundle = bundle_of(folder, model, inner, fmt)
     watch = ctypes.CDLL(None)
-    count, ranges = ctypes.c_int.in_dll(watch, "watched_count"), (ctypes.c_size_t * (1 << 16)).in_dll(watch, "watched_ranges")
+    count = ctypes.c_int.in_dll(watch, "watched_count")
+    ranges = (ctypes.c_size_t * (1 << 16)).in_dll(watch, "watched_ranges")
     ctypes.c_int.in_dll(watch, "watched_in_memory").value = in_memory
     runtime = open_runtime("native", bundle, RuntimeOptions(threads=2, kv="f32"))
     ids, base = tokens(bundle.spec, TOKENS), bundle.weights.ctypes.data
@@ -54,4 +55,4 @@ def main(folder: Path, model: str, fmt: str, chunk: int, in_memory: int) -> None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:4], *map(int, sys.argv[4:]))  # type: ignore[arg-type]
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], *map(int, sys.argv[5:]))
