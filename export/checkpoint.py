@@ -26,7 +26,7 @@ from edgedec.export.modes import mode_facts, recognised, with_modes
 from edgedec.export.moved import moved, stored_shape
 from edgedec.export.products import product_rows, shape_of
 from edgedec.export.quantized import IntegerMatrix, OwnMatrix, Quantization, QuantizedMatrix, find, without_settings
-from edgedec.export.quantized._stack import OwnPart, StackedPart, block_of, own_rows, stored_rows
+from edgedec.export.quantized._stack import OwnPart, StackedPart, block_of, own_format, own_rows, stored_rows
 from edgedec.export.renamed import renamed, replaced, together
 from edgedec.export.safetensors import Array, Stored, read_json
 from edgedec.export.sentence_modules import Modules, read_modules, terms_sources
@@ -130,21 +130,17 @@ class Checkpoint:
         asked for `fmt`, and a format that only stored weights have may stand for it."""
         if self.quantization is None or (fmt != "int4" and fmt != "int8"):
             return None
-        if own and (coded := self._own(source)):
-            return Kept(coded[0].matrix.own, 32, lambda start, stop: own_rows(coded, start, stop))
+        of = [self._own(part) for part in source] if own else []
+        if held := own_format(of):
+            return Kept(*held, lambda start, stop: own_rows(of, *held, start, stop))
         parts = [self._stacked(part) for part in source]
         found = block_of(parts, fmt)
         return Kept(fmt, found, lambda start, stop: stored_rows(parts, fmt, found, start, stop)) if found else None
 
-    def _own(self, source: Source) -> list[OwnPart]:
-        """The parts, if all are stored in the same format that only such weights have; else none."""
-        found = list[OwnPart]()
-        for part in source:
-            matrix = self.tensors.get(part.name)
-            if not isinstance(matrix, OwnMatrix) or not matrix.holds(part):
-                return []
-            found.append(OwnPart(matrix, part, self._part_shape(part)[0]))
-        return found if len({one.matrix.own for one in found}) == 1 else []
+    def _own(self, part: Part) -> OwnPart:
+        matrix = self.tensors.get(part.name)
+        held = matrix if isinstance(matrix, OwnMatrix) and matrix.holds(part) else None
+        return OwnPart(held, part, self._part_shape(part)[0], lambda start, stop: self.read((part,), start, stop))
 
     def _stacked(self, part: Part) -> StackedPart:
         matrix = self.tensors.get(part.name)

@@ -21,7 +21,7 @@ __all__ = ["FAMILY", "Found", "IntegerMatrix", "OwnMatrix", "Quantization", "Qua
 FAMILY: Family[NoFacts] = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
 # Places of the settings: a key of config.json, or a file of its own with its method.
 _KEYS = ("quantization_config", "compression_config")
-_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from edgedec.export.safetensors import Array
 from edgedec.models import Part
 
 Codes = npt.NDArray[np.uint8]
+Half = npt.NDArray[np.float16]
 # Rows whose scales are checked at a time.
 _ROWS = 4096
 
@@ -49,12 +50,22 @@ class QuantizedMatrix(ABC):
 
 @dataclass(frozen=True, eq=False)
 class OwnMatrix(QuantizedMatrix):
-    """A matrix for whose codes and scales a bundle has a format, `own`, that no weights are rounded to."""
+    """A matrix whose codes and scales a bundle holds in `own`: a format, a size of blocks, or offsets that no weights
+    are rounded to."""
 
     @property
     @abstractmethod
     def own(self) -> Integers:
-        """The format; its blocks are of 32."""
+        """The format."""
+
+    @property
+    def block(self) -> int:
+        return 32
+
+    @property
+    def offsets(self) -> bool:
+        """Whether a block has something that is added to its values."""
+        return False
 
     @property
     @abstractmethod
@@ -63,11 +74,12 @@ class OwnMatrix(QuantizedMatrix):
 
     @abstractmethod
     def holds(self, part: Part) -> bool:
-        """Whether the rows of a part are rows of codes."""
+        """Whether the rows of a part are rows of codes that a bundle can hold."""
 
     @abstractmethod
-    def stored(self, part: Part, start: int, stop: int) -> tuple[Codes, npt.NDArray[np.float16]]:
-        """Rows start to stop-1 of such a part: data [n, blocks, bytes of a block] and scales [n, blocks]."""
+    def stored(self, part: Part, fmt: Integers, start: int, stop: int) -> tuple[Codes, Half, Half]:
+        """Rows start to stop-1 of such a part: data [n, blocks, bytes of a block], scales and offsets [n, blocks],
+        these 0 if there are none. fmt: `own`, or int8 for a matrix of int4."""
 
 
 @dataclass(frozen=True)

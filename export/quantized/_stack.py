@@ -9,6 +9,8 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.bundle.integers import Integers
+from edgedec.errors import BadTensor
 from edgedec.export.quantize import Bytes, Half, quantize
 from edgedec.export.quantized._matrix import Codes, IntegerMatrix, OwnMatrix
 from edgedec.export.safetensors import Array
@@ -54,23 +56,50 @@ def stored_rows(
 
 @dataclass(frozen=True)
 class OwnPart:
-    """`rows` rows of a matrix with a format of its own."""
+    """`rows` rows of a matrix with a format of its own; or of others, where there is none. read: its rows start to
+    stop-1, counted from 0, as floats."""
 
-    matrix: OwnMatrix
+    matrix: OwnMatrix | None
     part: Part
     rows: int
+    read: Callable[[int, int], Array]
 
 
-def own_rows(parts: Sequence[OwnPart], start: int, stop: int) -> tuple[Bytes, Half, None]:
-    """Rows start to stop-1 of the stack in that format."""
-    found, at = list[tuple[Bytes, Half]](), 0
+def own_format(parts: Sequence[OwnPart]) -> tuple[Integers, int] | None:
+    """The format and the block that hold all parts: int8 those of int4 too, and both anything, rounded; None if there
+    are none."""
+    matrices = [part.matrix for part in parts if part.matrix is not None]
+    formats, blocks = {matrix.own for matrix in matrices}, {matrix.block for matrix in matrices}
+    if formats == USUAL.keys():
+        formats = {"int8"}
+    if len(formats) != 1 or len(blocks) != 1:
+        return None
+    fmt = formats.pop()
+    return (fmt, blocks.pop()) if len(matrices) == len(parts) or fmt in USUAL else None
+
+
+def own_rows(
+    parts: Sequence[OwnPart], fmt: Integers, block: int, start: int, stop: int
+) -> tuple[Bytes, Half, Half | None]:
+    """Rows start to stop-1 of the stack in that format: data, scales, and offsets if a matrix has some."""
+    found, at = list[tuple[Bytes, Half, Half]](), 0
     for one in parts:
         a, b = max(start, at), min(stop, at + one.rows)
         if a < b:
-            found.append(one.matrix.stored(one.part, a - at, b - at))
+            found.append(_own_rows(one, fmt, block, a - at, b - at))
         at += one.rows
-    data, scales = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-    return data, scales, None
+    data, scales, offsets = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+    return data, scales, offsets if any(one.matrix.offsets for one in parts if one.matrix is not None) else None
+
+
+def _own_rows(one: OwnPart, fmt: Integers, block: int, start: int, stop: int) -> tuple[Bytes, Half, Half]:
+    if one.matrix is None:
+        data, scales = quantize(one.read(start, stop), fmt, block)
+        return data, scales, np.zeros_like(scales)
+    data, scales, offsets = one.matrix.stored(one.part, fmt, start, stop)
+    if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
+        raise BadTensor(f"{one.part.name}: holds values that are not finite")
+    return data, scales, offsets
 
 
 def _rows(

@@ -1,10 +1,13 @@
 """compressed-tensors, as llm-compressor writes it: integers of 4 or 8 bits in words (`pack-quantized`), int8
-(`int-quantized`), or FP8 (`float-quantized`).
+(`int-quantized`), FP8 (`float-quantized`), or NVFP4 (`nvfp4-pack-quantized`).
 
 Of a module: `weight_packed` int32 [out, in * bits / 32] and `weight_shape`, or `weight` int8 or E4M3 [out, in];
 `weight_scale` [out, groups] (one group: by output; one number: by tensor); unless symmetric `weight_zero_point`, in
 words along the outputs or int8; `weight_g_idx` if groups are of sorted inputs. Integers are signed there and stored
 here with 8 or 128 added, and so are their zero points.
+
+Of NVFP4: `weight_packed` uint8 [out, in / 2], `weight_scale` E4M3 [out, in / 16], and `weight_global_scale`, one
+float32 that divides these.
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.quantized import Found, QuantizedMatrix
 from edgedec.export.quantized._float8 import float8
 from edgedec.export.quantized._matrix import Codes, IntegerMatrix
+from edgedec.export.quantized._nvfp4 import nvfp4
 from edgedec.export.quantized._reading import floats, integers, require_shape, tensor, unpacked
 from edgedec.export.safetensors import Array, Stored
 
-FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision", "dense")
+_NVFP4, _MIXED = "nvfp4-pack-quantized", "mixed-precision"
+FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", _NVFP4, _MIXED, "dense")
 # Scales of activations and caches, which a bundle's engines do not use.
 _SPARE = (
     ".input_scale",
+    ".input_global_scale",
     ".input_zero_point",
     ".output_scale",
     ".output_zero_point",
@@ -37,7 +43,15 @@ _SPARE = (
     ".k_zero_point",
     ".v_zero_point",
 )
-_PARTS = ("weight", "weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
+_PARTS = (
+    "weight",
+    "weight_packed",
+    "weight_shape",
+    "weight_scale",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_g_idx",
+)
 
 
 def matrices(settings: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Found:
@@ -49,9 +63,8 @@ def matrices(settings: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Foun
         if not name.endswith(".weight_scale"):
             continue
         module = name.removesuffix(".weight_scale")
-        if f"{module}.weight_global_scale" in tensors:
-            raise CheckpointError(f"{module}: FP4 with a global scale is not supported; export the original checkpoint")
-        found[f"{module}.weight"] = _matrix(module, tensors, block)
+        four = _is_nvfp4(module, tensors, settings.get("format"))
+        found[f"{module}.weight"] = _nvfp4(module, tensors) if four else _matrix(module, tensors, block)
         used |= {f"{module}.{part}" for part in _PARTS} & set(tensors)
     return Found(found, frozenset(used), frozenset(name for name in tensors if name.endswith(_SPARE)))
 
@@ -79,6 +92,23 @@ def _block_of(settings: Mapping[str, Any]) -> tuple[int, int] | None:
             case [int(rows), int(width)] if rows > 0 and width > 0:
                 return rows, width
     return None
+
+
+def _is_nvfp4(module: str, tensors: Mapping[str, Stored], form: Any) -> bool:
+    """Whether its weights are of 4-bit floats; CheckpointError if the format of the checkpoint is another."""
+    packed = tensors.get(f"{module}.weight_packed")
+    four = (packed is not None and packed.dtype == "U8") or f"{module}.weight_global_scale" in tensors
+    if form != _MIXED and four != (form == _NVFP4):
+        kind = "4-bit floats with a global scale" if four else "no 4-bit floats"
+        raise CheckpointError(f"{module}: holds {kind}, and config.json has the format {form!r:.40}")
+    return four
+
+
+def _nvfp4(module: str, tensors: Mapping[str, Stored]) -> QuantizedMatrix:
+    if f"{module}.weight_zero_point" in tensors:
+        raise BadTensor(f"{module}.weight_zero_point: NVFP4 has no zero points")
+    of = f"{module}.weight"
+    return nvfp4(f"{of}_packed", f"{of}_scale", f"{of}_global_scale", tensors, divides=True)
 
 
 def _matrix(module: str, tensors: Mapping[str, Stored], block: tuple[int, int] | None) -> QuantizedMatrix:

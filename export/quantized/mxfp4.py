@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from edgedec.bundle.integers import MX4_VALUES, Integers, packed
 from edgedec.errors import BadTensor
 from edgedec.export.moved import moved
 from edgedec.export.quantized import Found, OwnMatrix, QuantizedMatrix
+from edgedec.export.quantized._matrix import Half
 from edgedec.export.quantized._reading import Codes, integers, require_shape, tensor
 from edgedec.export.safetensors import Array, Stored
 from edgedec.models import Part
@@ -75,14 +75,15 @@ class Mxfp4Experts(OwnMatrix):
         values = part.add or part.exp or part.ones or part.vector or part.times != 1.0
         return whole and part.flat and part.transposed and not (values or part.in_turn or part.beside > 1)
 
-    def stored(self, part: Part, start: int, stop: int) -> tuple[Codes, npt.NDArray[np.float16]]:
+    def stored(self, part: Part, fmt: Integers, start: int, stop: int) -> tuple[Codes, Half, Half]:
         out = self.shape[2]
         in_order = moved(replace(part, transposed=False), np.arange(out, dtype=np.float32)[:, None])[:, 0]
         rows = in_order[start:stop].astype(np.int64)
         least, first = int(rows.min()), self._span(part)[0] // self.shape[1] * out
         codes, exponents = self._coded(first + least, first + int(rows.max()) + 1)
         codes, scales, _ = in_halves(codes[rows - least], exponents[rows - least], self.blocks_name)
-        return packed(codes, "mx4"), scales.astype(np.float16)
+        halves = scales.astype(np.float16)
+        return packed(codes, fmt), halves, np.zeros_like(halves)
 
     @cached_property
     def exact(self) -> bool:
