@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="quantized models are built with torch")
+import hqq_models as h
+import nvfp4_models as n
 import quantized_models as q
 import torch
 
@@ -33,6 +35,19 @@ CASES: dict[str, Case] = {
     "awq": (q.awq(), q.awq_settings(), ("int4", 64)),
     "fp8, blocks": (q.fp8(), q.fp8_settings(), None),
     "fp8, one scale": (q.fp8(None, ".weight_scale"), q.fp8_settings(None), None),
+    "modelopt": (n.modelopt(), n.modelopt_settings(), ("int8", 16)),
+    "modelopt, exact": (n.modelopt(even=True), n.modelopt_settings(), ("int8", 16)),
+    "nvfp4": (n.of_compressor(), n.compressor_settings(), ("int8", 16)),
+    "hqq": (h.hqq(), h.settings(), ("int4", 32)),
+    "hqq, exact": (h.hqq(even=True), h.settings(), ("int4", 32)),
+    "hqq, 8 bits, exact": (h.hqq(8, 128, even=True), h.settings(8, 128), ("int8", 32)),
+    "hqq, 3 bits, exact": (h.hqq(3, 32, even=True), h.settings(3, 32), ("int4", 32)),
+    "hqq, 2 bits in floats": (h.hqq(2, 64, as_floats=True), h.settings(2), ("int4", 32)),
+    "hqq, 1 bit, bfloat16": (h.hqq(1, 32, dtype=torch.bfloat16), h.settings(1, 32), ("int4", 32)),
+    "hqq, scales beside zero points": (h.hqq(together=True), h.settings(), ("int4", 32)),
+    "hqq, axis 0": (h.hqq(axis=0), h.settings(axis=0), None),
+    "hqq, 3 bits, axis 0": (h.hqq(3, axis=0), h.settings(3, axis=0), None),
+    "hqq, groups of 16": (h.hqq(group=16), h.settings(group=16), None),
     "LLM.int8": (q.llm_int8(), {"quant_method": "bitsandbytes", "load_in_8bit": True}, ("int8", 128)),
 }
 # Stored and read back by the packages that define the formats: bits, group (None: by output), symmetric, format.
@@ -85,7 +100,8 @@ def test_values_are_those_of_the_format(saved: tuple[q.Saved, Any], tmp_path: Pa
     body = [t for name, t in bundle.manifest.tensors.items() if len(t.shape) == 2 and name not in ("embed", "head")]
     assert {(t.format, t.block) for t in body} == {kept or ("int8", 32)}
     assert bundle.manifest.source["kept"] == ({f"{kept[0]} in blocks of {kept[1]}": 8} if kept else {})
-    assert bundle.manifest.version == (5 if any(t.zeros for t in body) else 4)
+    version = 9 if any(t.offsets for t in body) else 5 if any(t.zeros for t in body) else 4
+    assert bundle.manifest.version == version
     if kept:
         assert_same_weights(bundle, model, exact=not bundle.manifest.source["rounded_scales"])
 
@@ -97,7 +113,10 @@ def assert_same_weights(bundle: Bundle, model: q.Saved, exact: bool) -> None:
         meant = {f"blocks.{layer}.qkv": np.concatenate(qkv)}
         meant[f"blocks.{layer + 1}.down"] = model.floats[f"{of}.mlp.down_proj.weight"].numpy()
         for name, values in meant.items():
-            np.testing.assert_allclose(bundle.rows(name), values, rtol=0 if exact else 2**-11, atol=0)
+            # An offset is rounded too: it is eight steps of a weight at most, and these are smaller than the weights.
+            near = 2**-11 * np.abs(values).max() if bundle.manifest.tensors[name].offsets else 0
+            rtol, atol = (0, 0) if exact else (2**-11, near)
+            np.testing.assert_allclose(bundle.rows(name), values, rtol, atol)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +129,13 @@ def assert_same_weights(bundle: Bundle, model: q.Saved, exact: bool) -> None:
         ("Qwen3", "gptq v2, 8 bits", "portable"),
         ("Mixtral", "awq", "portable"),
         ("Mixtral", "int4, symmetric", "cpu"),
+        ("Llama", "modelopt, exact", "cpu"),
+        ("Mixtral", "modelopt, exact", "portable"),
+        ("Phi3", "modelopt, exact", "cpu"),
+        ("Llama", "hqq, exact", "portable"),
+        ("Qwen3", "hqq, 8 bits, exact", "cpu"),
+        ("Gemma3", "hqq, 3 bits, exact", "cpu"),
+        ("Mixtral", "hqq, exact", "cpu"),
         ("Gemma3", "gptq v2, 8 bits", "cpu"),
         ("Gemma3", "awq", "portable"),
         ("Phi3", "gptq", "cpu"),

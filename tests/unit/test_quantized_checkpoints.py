@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="quantized models are built with torch")
+import hqq_models as h
+import nvfp4_models as n
 import quantized_models as q
 
 from edgedec.errors import BadTensor, CheckpointError, EdgedecError
@@ -30,6 +32,10 @@ MODELS: dict[str, Callable[[Path], q.Saved]] = {
     "gptq": lambda folder: q.save(folder, q.gptq(), q.gptq_settings()),
     "awq": lambda folder: q.save(folder, q.awq(), q.awq_settings()),
     "fp8": lambda folder: q.save(folder, q.fp8(), q.fp8_settings()),
+    "modelopt": lambda folder: q.save(folder, n.modelopt(), n.modelopt_settings()),
+    "nvfp4": lambda folder: q.save(folder, n.of_compressor(), n.compressor_settings()),
+    "hqq": lambda folder: q.save(folder, h.hqq(), h.settings()),
+    "hqq, axis 0": lambda folder: q.save(folder, h.hqq(3, 64, 0), h.settings(3, 64, 0)),
     "packed": lambda folder: q.save(folder, q.compressed(), q.compressed_settings()),
     "int8": lambda folder: q.save(
         folder, q.compressed(8, 32, False, "int-quantized"), q.compressed_settings(8, 32, False, "int-quantized")
@@ -87,7 +93,8 @@ def read_all(folder: Path) -> int:
     spec, kept = checkpoint.spec(), 0
     for name, source in checkpoint.weights(spec).items():
         checkpoint.read(source, 0, checkpoint.shape(source)[0])
-        if name in spec.matrices and (stored := checkpoint.kept(source, checkpoint.suggested([source]) or "int8", 32)):
+        fmt = checkpoint.suggested([source]) or "int8"
+        if name in spec.matrices and (stored := checkpoint.kept(source, fmt, 32, own=True)):
             stored.rows(0, checkpoint.shape(source)[0])
             kept += 1
     return kept
@@ -95,6 +102,7 @@ def read_all(folder: Path) -> int:
 
 def test_what_is_fuzzed_is_good(parts: Callable[[str], Parts], tmp_path: Path) -> None:
     kept = {"gptq": 8, "awq": 8, "fp8": 0, "packed": 8, "int8": 8, "nf4": 0}
+    kept |= {"modelopt": 8, "nvfp4": 8, "hqq": 8, "hqq, axis 0": 0}
     for name in MODELS:
         made, count = parts(name), kept[name]
         assert read_all(made.write(tmp_path / name, made.raw, made.config["quantization_config"])) == count
@@ -159,7 +167,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("gptq", {"quant_method": "hqq"}, "quant_method 'hqq' is not one of awq, bitsandbytes, compressed_tensors"),
+    ("gptq", {"quant_method": "aqlm"}, "quant_method 'aqlm' is not one of awq, bitsandbytes, compressed_tensors"),
     ("gptq", {"quant_method": None}, "quant_method None"),
     ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin' of GPTQ is not supported"),
     ("gptq", {"quant_method": "awq"}, r"down_proj\.scales: has shape \[4, 128\], expected \[4, 1024\]"),
@@ -167,7 +175,22 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("awq", {"bits": 8}, "AWQ of 8 bits"),
     ("fp8", {"weight_block_size": [64, 64]}, "scales for a weight of"),
     ("fp8", {"fmt": "e5m2"}, "fmt 'e5m2' is not supported"),
-    ("packed", {"format": "nvfp4-pack-quantized"}, "format 'nvfp4-pack-quantized' of compressed-tensors is not one of"),
+    ("packed", {"format": "mxfp4-pack-quantized"}, "format 'mxfp4-pack-quantized' of compressed-tensors is not one of"),
+    ("packed", {"format": "nvfp4-pack-quantized"}, "down_proj: holds no 4-bit floats, and config.json has the format"),
+    ("nvfp4", {"format": "pack-quantized"}, "holds 4-bit floats with a global scale, and config.json has the format"),
+    ("modelopt", {"quant_algo": "NVFP4_AWQ"}, "quant_algo 'NVFP4_AWQ' of all modules is not one of NVFP4, W4A16_NVFP4"),
+    ("modelopt", {"quant_algo": None}, "quant_algo None of all modules"),
+    ("modelopt", {"group_size": 32}, "group_size 32 of all modules; NVFP4 has scales for 16 weights"),
+    ("modelopt", {"quantization": []}, r"quantization must be an object, found \[\]"),
+    (
+        "modelopt",
+        {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"m.q_proj": {"quant_algo": "W4A16_AWQ"}}},
+        r"quant_algo 'W4A16_AWQ' of m\.q_proj is not one of",
+    ),
+    ("hqq", h.settings(8), "down_proj: its nbits is 4, and config.json says 8"),
+    ("hqq", h.settings(4, 128), "its group_size is 64, and config.json says 128"),
+    ("hqq", h.settings(4, 64, 0), "its axis is 1, and config.json says 0"),
+    ("hqq", {"quant_config": [4]}, r"quant_config of .*down_proj must be an object, found \[4\]"),
     ("packed", {"sparsity_config": {"format": "sparse-24"}}, "sparse weights"),
     ("packed", {"transform_config": {"config_groups": {"u": {}}}}, "transforms at run time"),
     ("fp8", {"quant_method": "awq"}, "no awq weights, though the config says that it is quantized"),
