@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def of_product(g: Graph, x: str, name: str) -> str:
-    """What a matrix's offsets add to its product with x [1, rows, in]: they times the sums of the inputs of blocks."""
+    """What a matrix's offsets add [rows, out] to its product with x [1, rows, in] or, of an expert, [rows, in]: they
+    times the sums of the inputs of blocks."""
     tensor = g.tensors[name]
     short = tensor.blocks * tensor.block - tensor.shape[1]
     if short:
-        x = g.node("Pad", [x, g.constant(np.array([0] * 5 + [short], np.int64))])
-    parts = g.reshaped(x, [0, 0, tensor.blocks, tensor.block])
+        x = g.reshaped(x, [-1, tensor.shape[1]])
+        x = g.node("Pad", [x, g.constant(np.array([0, 0, 0, short], np.int64))])
+    parts = g.reshaped(x, [-1, tensor.blocks, tensor.block])
     sums = g.node("ReduceSum", [parts, g.constant(np.array([-1], np.int64))], keepdims=0)
     return g.node("MatMul", [sums, g.node("Transpose", [g.halves(name, "offsets")], perm=[1, 0])])
 

@@ -160,7 +160,9 @@ def test_the_same_tokens_as_transformers(kind: str, name: str, target: str, tmp_
         assert kl(exact, found) < 0.02
     if kept[0] == "int8" or kept[1] == 32:  # ONNX Runtime rounds activations by the blocks of the weights, at least 32
         # The same integers; a value half way between two of an activation may be rounded either way.
-        assert kl(native, ort) < (1e-5 if kept == ("int8", 32) else 0.02)
+        # ONNX graphs multiply offsets by sums of activations that are not rounded.
+        plain = not any(tensor.offsets for tensor in bundle.manifest.tensors.values())
+        assert kl(native, ort) < (1e-5 if plain and kept == ("int8", 32) else 0.02)
 
 
 def logits(bundle: Bundle, runtime: str) -> np.ndarray:
