@@ -13,6 +13,7 @@ from edgedec.errors import BadTensor
 from edgedec.export.quantized._nvfp4 import Nvfp4Matrix, nvfp4
 from edgedec.export.quantized.compressed_tensors import matrices as of_compressor
 from edgedec.export.quantized.modelopt import matrices as of_modelopt
+from edgedec.export.safetensors import read_header
 from edgedec.models import Part
 
 EVERY = bytes([0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE])  # codes 0 to 15, the first in the low nibble
@@ -46,10 +47,10 @@ def test_values_worked_by_hand(tmp_path: Path) -> None:
 
 def test_a_quotient_is_rounded_once(tmp_path: Path) -> None:
     """A number that divides is not the same as its inverse that multiplies."""
-    third = np.float32(3)
-    found = opened(tmp_path, raw(bytes([ONE, MORE, 0x3E, 0x3F]), third.tobytes()), divides=True).floats(0, 2)
-    np.testing.assert_array_equal(found[1, 16:], np.array(VALUES, np.float32) * (np.float32(1.875) / third))
-    assert np.float32(1.875) / third != np.float32(1.875) * (np.float32(1) / third) or third == 3
+    whole, scale = np.float32(13), np.float32(1.5)
+    assert scale / whole != scale * (np.float32(1) / whole)
+    found = opened(tmp_path, raw(whole=whole.tobytes()), divides=True).floats(0, 2)
+    np.testing.assert_array_equal(found[0, 16:], np.array(VALUES, np.float32) * (scale / whole))
 
 
 def test_the_integers_of_a_bundle(tmp_path: Path) -> None:
@@ -74,6 +75,18 @@ def test_scales_that_float16_rounds_or_does_not_have(tmp_path: Path) -> None:
     assert not opened(tmp_path, raw(whole=larger)).holds(Part("m.weight"))  # 448 * 293 / 2 > 65504
     # 2^-9 times 2^-15, halved, is 2^-25, which is rounded to zero.
     assert not opened(tmp_path, raw(whole=np.float32(2.0**-15).tobytes())).exact
+
+
+def test_values_as_compressed_tensors_has_them(tmp_path: Path) -> None:
+    """Rounded, packed and written by the package, and unpacked by it in float32."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    by_package = pytest.importorskip("nvfp4_models", reason="needs transformers").by_compressed_tensors()
+    torch.manual_seed(0)
+    parts, wanted = by_package(torch.randn(24, 64))
+    pytest.importorskip("safetensors.torch").save_file({f"m{end}": part for end, part in parts.items()}, tmp_path / "m")
+    matrix = of_compressor({"format": "nvfp4-pack-quantized"}, read_header(tmp_path / "m")).matrices["m.weight"]
+    np.testing.assert_array_equal(matrix.floats(0, 24), wanted.numpy())
+    np.testing.assert_array_equal(matrix.floats(5, 23), wanted[5:23].numpy())
 
 
 DAMAGED: list[tuple[dict[str, Any], str]] = [
