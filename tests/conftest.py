@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from edgedec.spec import KV_FORMATS
 os.environ["PYTHONSAFEPATH"] = "1"
 # The defaults of whoever runs the tests are not those of the tests.
 os.environ["EDGEDEC_CONFIG"] = os.devnull
+# Every HTTP client would read all certificates of the machine, for servers on this machine; slow tests install packages.
+if "EDGEDEC_SLOW_TESTS" not in os.environ:
+    os.environ.pop("SSL_CERT_FILE", None)
+    os.environ["SSL_CERT_DIR"] = os.devnull
 # A script that runs the tests in its background ignores Ctrl-C, and what they start would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,6 +57,22 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 # A file of tests that passed, which are not run again: `make test` writes it in CI, `make test-all` goes on from there.
 PASSED = Path(os.environ.get("EDGEDEC_PASSED", os.devnull))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: a million objects that no collection of garbage has to look at."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is left out is not read either."""
+    return True if config.option.markexpr == "not long" and collection_path.stem in LONG else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
