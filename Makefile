@@ -20,6 +20,8 @@ TORCH ?= torch==2.13.0
 # Bytecode is kept, whatever the shell says: without it each Python process compiles all that it imports anew, pytest the
 # tests too, which is half a minute of each of its processes.
 export PYTHONDONTWRITEBYTECODE :=
+# A product of small matrices takes three times the processor time when BLAS divides it, and the cores have other tests.
+pytest test-all test-slow: export OPENBLAS_NUM_THREADS := 1
 # As many tests at a time as there are cores, four at most: each process takes up to 1.7 GB.
 JOBS ?= -n logical --maxprocesses 4
 
@@ -51,7 +53,15 @@ demo-web: $(VENV)/bin/python
 	@echo "open http://localhost:8000 (Ctrl+C ends the server)"
 	$(BIN)/python -m http.server -d build/site 8000
 
-test: $(VENV)/.dev lint types pytest
+# Lint and types run beside pytest, which leaves a core free at its beginning and its end; what they say comes after it.
+test: $(VENV)/.dev
+	@mkdir -p build
+	@$(MAKE) --no-print-directory --keep-going lint types > build/checks.txt 2>&1 & checks=$$!; \
+	trap "kill $$checks" INT TERM; \
+	$(MAKE) --no-print-directory pytest; tested=$$?; \
+	wait $$checks; checked=$$?; \
+	cat build/checks.txt; \
+	test $$tested = 0 && test $$checked = 0
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
