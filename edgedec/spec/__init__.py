@@ -8,6 +8,7 @@ and 4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -257,6 +258,11 @@ class ModelSpec:
 
     def tensors(self) -> Shapes:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""
+        return dict(self.shapes)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """`tensors`, to be read only."""
         if self.opaque:
             return {}
         width = (self.entry.width if self.entry else 0) or self.hidden_size

@@ -31,7 +31,7 @@ class BlockWeights:
         """Rows start..stop of a tensor (all by default)."""
         full = f"blocks.{self.number}.{name}"
         if stop is None:
-            stop = self.spec.blocks[self.number].tensors(self.spec.hidden_size)[name][0]
+            stop = self.spec.shapes[full][0]
         return self.weights(full, start, stop)
 
     def norm(self, x: Array, kind: Norm, name: str = "norm") -> Array:
