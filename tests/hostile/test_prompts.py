@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from edgedec.text.encoding import at_least  # noqa: E402
 from hostile.attacks import ask, together  # noqa: E402
 from hostile.watch import connected  # noqa: E402
 
+SLOW = bool(os.environ.get("EDGEDEC_SLOW_TESTS"))
 TEXTS = {
     "story": "Once upon a time there was a little girl named Lily. ",
     "one letter": "a",
@@ -167,7 +169,7 @@ def test_a_large_body_is_parsed_beside_the_event_loop(place: str, monkeypatch: p
 @pytest.mark.parametrize("values", ["0,", "[],", '{"a":1},', '"a",'])
 def test_large_json_is_parsed_between_the_turns_of_other_threads(values: str) -> None:
     """Counted in turns of another thread, which has none while a parser in C runs."""
-    raw = f'{{"a": [{values * ((1 << 20) // len(values))} 0]}}'.encode()
+    raw = f'{{"a": [{values * (bodies._IN_PARTS // len(values))} 0]}}'.encode()
     turns, began, done = 0, threading.Event(), threading.Event()
 
     def count() -> None:
@@ -203,7 +205,7 @@ def test_large_json_is_parsed_between_the_turns_of_other_threads(values: str) ->
 
 
 @given(text=st.text(alphabet='{}[]",:0123456789.eE+-truefalsnd\\u \n\x01é', max_size=40), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if SLOW else 150, deadline=None)
 def test_json_in_parts_is_the_same_json(text: str, data: st.DataObject) -> None:
     """Values and refusals; valid ones with a character changed too."""
     values = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=5)

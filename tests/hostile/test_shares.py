@@ -141,7 +141,7 @@ def test_one_text_waits_for_one_of_many_at_most(model: edgedec.Model) -> None:
             first.append((name, answer.status_code))
 
         engine._on_end = lambda end: ends.append(end.stats.generated)
-        many = threading.Thread(target=ask, args=("many", 8, 500))
+        many = threading.Thread(target=ask, args=("many", 8, 100))
         many.start()
         permits.release(5)
         wait_for(lambda: engine.running == 2)

@@ -9,6 +9,7 @@ length in `test_row_invariance.py` on random ones.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -161,6 +162,7 @@ def opened(folder: Path) -> tuple[ModelSpec, Read]:
     spec = checkpoint.spec()
     sources = checkpoint.weights(spec)
 
+    @functools.cache
     def weight(name: str) -> np.ndarray:
         return checkpoint.read(sources[name], 0, checkpoint.shape(sources[name])[0])
 

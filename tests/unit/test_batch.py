@@ -536,7 +536,7 @@ COMMAND = "import sys; from edgedec.cli import main; sys.exit(main(sys.argv[1:])
 def test_kill_9_at_random_moments(tmp_path: Path, ending: str) -> None:
     if ending == "parquet":
         pytest.importorskip("pyarrow")
-    rows = [{"id": i, "prompt": PROMPTS[i % 4], "max_tokens": 30 + i} for i in range(60)]
+    rows = [{"id": i, "prompt": PROMPTS[i % 4], "max_tokens": 20 + i} for i in range(40)]
     rows[17] = {"id": 17}
     source = put(tmp_path / "in.jsonl", rows)
     flags = ["-t", "1", "-b", "4", "--temp", "0.7", "--seed", "3"]

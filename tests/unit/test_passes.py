@@ -70,7 +70,8 @@ def run(words: str, spec: ModelSpec, read: Any, folder: Path, weights: Any = "in
 
 def weights(name: str, seed: int = 0) -> tuple[ModelSpec, Any]:
     spec = ODD[name]
-    held = {tensor: random_weights(spec, seed)(tensor) for tensor in spec.tensors()}
+    drawn = random_weights(spec, seed)
+    held = {tensor: drawn(tensor) for tensor in spec.tensors()}
     return spec, lambda tensor, start, stop: held[tensor][start:stop]
 
 

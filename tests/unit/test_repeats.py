@@ -138,7 +138,5 @@ def test_a_breaker_is_in_a_token_or_spelt_by_several() -> None:
 def test_a_session_knows_the_breakers_of_its_vocabulary(nano: object) -> None:
     model = edgedec.open(nano)  # type: ignore[arg-type]
     found = breaker_tokens(model.tokenizer, model.spec.vocab_size, (".",))
-    stops = {
-        token for token in range(model.spec.vocab_size) if "." in model.tokenizer.texts(model.spec.vocab_size)[token]
-    }
+    stops = {token for token, text in enumerate(model.tokenizer.texts(model.spec.vocab_size)) if "." in text}
     assert {seq[0] for seq in found if len(seq) == 1} == stops != set()

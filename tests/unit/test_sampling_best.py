@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from edgedec.sampling.logprobs import best_logprobs
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from sampling_cost import realistic
 
+SLOW = bool(os.environ.get("EDGEDEC_SLOW_TESTS"))
 INF = float("inf")
 CONTEXT = [3, 9, 9, 1, 30, 9, 2, 2]
 N_PROMPT = 4
@@ -55,7 +57,7 @@ sampling_settings = st.builds(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500 if SLOW else 400, deadline=None)
 @given(
     head=st.lists(numbers, min_size=10, max_size=40),
     seed=st.integers(0, 1 << 20),
@@ -85,7 +87,7 @@ def test_what_is_decided_is_what_all_logits_say(
     assert found is None or same(found, distribution(scores, sampling))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600 if SLOW else 200, deadline=None)
 @given(head=st.lists(numbers, min_size=1, max_size=60), seed=st.integers(0, 1 << 20), sampling=sampling_settings)
 def test_the_quick_way_is_the_same(head: list[float], seed: int, sampling: Sampling) -> None:
     rng = np.random.default_rng(seed)
