@@ -27,7 +27,7 @@ from edgedec.spec import KV_FORMATS
 os.environ["PYTHONSAFEPATH"] = "1"
 # The defaults of whoever runs the tests are not those of the tests.
 os.environ["EDGEDEC_CONFIG"] = os.devnull
-# Every HTTP client would read all certificates of the machine, for servers on this machine; slow tests install packages.
+# Each HTTP client would read all certificates of the machine, for servers on this machine; slow tests install packages.
 if "EDGEDEC_SLOW_TESTS" not in os.environ:
     os.environ.pop("SSL_CERT_FILE", None)
     os.environ["SSL_CERT_DIR"] = os.devnull
