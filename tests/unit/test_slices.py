@@ -364,6 +364,7 @@ def test_sets_of_the_gaussian_search_are_ascending() -> None:
     search = GaussianSearch(SPEC, even(SPEC, 0.4), 6)
     sets = [search._random() for _ in range(50)]
     assert all(list(skipped) == sorted(set(skipped)) for skipped in sets)
+    assert all(search._movable[search._mask(skipped)].tolist() == list(skipped) for skipped in sets)
     assert {len(skipped) for skipped in sets} > {len(search.skipped) - 1, len(search.skipped) + 1}
 
 

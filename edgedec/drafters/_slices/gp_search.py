@@ -38,7 +38,7 @@ class GaussianSearch(Search):
         self._rates = np.append(self._rates, rate)[-_KEPT:]
 
     def _mask(self, skipped: Skipped) -> NDArray[np.bool_]:
-        return np.isin(self._movable, skipped)
+        return np.array(list(map(set(skipped).__contains__, self._movable.tolist())), bool)
 
     def _drawn(self) -> Skipped:
         """The set with the largest expected improvement."""
