@@ -212,14 +212,35 @@ def test_json_in_parts_is_the_same_json(text: str, data: st.DataObject) -> None:
     raw = json.dumps({"a": data.draw(values), "b": data.draw(st.dictionaries(st.text(), values))}).encode()
     at = data.draw(st.integers(0, len(raw)))
     for each in (raw, raw[:at] + text.encode()[:1] + raw[at + 1 :], text.encode()):
-        found = []
-        for least in (0, 1 << 30):
-            with mock.patch.object(bodies, "_IN_PARTS", least):
-                try:
-                    found.append(repr(bodies.parse(each)))
-                except APIError as error:
-                    found.append((error.status, error.message))
-        assert found[0] == found[1]
+        in_parts_as_whole(each)
+
+
+def in_parts_as_whole(raw: bytes) -> str | tuple[int, str]:
+    """What both parsers say of a body."""
+    found: list[str | tuple[int, str]] = []
+    for least in (0, 1 << 30):
+        with mock.patch.object(bodies, "_IN_PARTS", least):
+            try:
+                found.append(repr(bodies.parse(raw)))
+            except APIError as error:
+                found.append((error.status, error.message))
+    assert found[0] == found[1]
+    return found[0]
+
+
+REFUSED = ['"\n"', '"\x01"', '"\\x"', '"\\u12"', '"', "NaN", "-Infinity", "1e999", "01", "1.", ".5", "+1", "nul"]
+REFUSED += ["[1,]", '{"b": 1,}', "{b: 1}", "{1: 1}", "[" * 101 + "]" * 101, "1}}"]
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_json_in_parts_refuses_the_same(value: str) -> None:
+    status, _ = in_parts_as_whole(f'{{"a": {value}}}'.encode())
+    assert status == 400
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', '"\\n"', "-0", "1e5", "-1.5E+2", '{"b": 1, "b": 2}', " [ ] ", "true"])
+def test_json_in_parts_is_the_same_by_hand(value: str) -> None:
+    assert in_parts_as_whole(f'{{"a": {value}}}'.encode()) == repr({"a": json.loads(value)})
 
 
 def test_others_are_served_while_large_prompts_are_read(

@@ -57,7 +57,7 @@ sampling_settings = st.builds(
 )
 
 
-@settings(max_examples=1500 if SLOW else 400, deadline=None)
+@settings(max_examples=1500 if SLOW else 700, deadline=None)
 @given(
     head=st.lists(numbers, min_size=10, max_size=40),
     seed=st.integers(0, 1 << 20),
