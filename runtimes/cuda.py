@@ -19,7 +19,7 @@ from edgedec.runtimes._selftest.opening import TestedDevice
 
 __all__ = ["FACTS", "FACTS_OF_MODELS", "KINDS", "CudaRuntime", "open", "unavailable_reason"]
 
-FACTS = RuntimeFacts(KINDS, devices=("cuda",))
+FACTS = RuntimeFacts(KINDS, devices=("cuda",), low_bits=True)
 DEVICE, EMULATED = "EDGEDEC_CUDA", "emulated"
 
 

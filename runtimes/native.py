@@ -62,7 +62,7 @@ KINDS = (
     "shared_attention",
     "ssm",
 )
-FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
+FACTS = RuntimeFacts(KINDS, low_bits=True, kept=True)
 # Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 2 << 20
 # For more best tokens than this, or a smaller vocabulary, selecting them costs more than copying all logits.

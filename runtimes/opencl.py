@@ -16,7 +16,7 @@ from edgedec.runtimes._selftest.opening import TestedDevice
 
 __all__ = ["FACTS", "FACTS_OF_MODELS", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
 
-FACTS = RuntimeFacts(KINDS, devices=("opencl",), numbered_gpus=True)
+FACTS = RuntimeFacts(KINDS, devices=("opencl",), numbered_gpus=True, low_bits=True)
 
 
 class OpenclRuntime(LaunchedRuntime):

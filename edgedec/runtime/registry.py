@@ -37,14 +37,15 @@ class RuntimeOptions:
 class RuntimeFacts:
     """The declarations of a runtime's file. kinds: block kinds that it runs; devices: devices that it supports;
     numbered_gpus: its GPUs are not numbered consecutively, the file's `gpu_numbers()` lists them; files: whether files
-    can be exported for it; low_bits: whether it reads weights of int3 and int2; offsets: and blocks with offsets."""
+    can be exported for it; low_bits: whether it reads weights of int3 and int2; kept: and all that is kept of GGUF files
+    and of MXFP4, other integers, offsets and parts of scales."""
 
     kinds: tuple[str, ...] = ()
     devices: tuple[str, ...] = (CPU,)
     numbered_gpus: bool = False
     files: bool = True
     low_bits: bool = False
-    offsets: bool = False
+    kept: bool = False
 
 
 RUNTIMES = Family("edgedec.runtimes", "runtime", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable)
@@ -138,13 +139,22 @@ def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
     """Why a runtime cannot open a bundle here, on this device; None if it can."""
     if device.name not in (UNNAMED, AUTO, *devices_of(name)):
         return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
-    tensors, facts = bundle.manifest.tensors.values(), RUNTIMES.facts(name)
-    if (found := low_bits(tensor.format for tensor in tensors)) and not facts.low_bits:
-        return f"reads no {found} weights; native, reference and ort do"
-    if not facts.offsets and any(tensor.offsets for tensor in tensors):
-        return "reads no weights with offsets, as of GGUF's K types; native, reference and ort do (or --weights int4)"
-    reason: str | None = RUNTIMES.file(name).unavailable_reason(bundle, device)
+    reason: str | None = _unread(bundle, RUNTIMES.facts(name)) or RUNTIMES.file(name).unavailable_reason(bundle, device)
     return reason
+
+
+def _unread(bundle: Bundle, facts: RuntimeFacts) -> str | None:
+    """Which weights of a bundle a runtime does not read, in one line; None if it reads all."""
+    tensors, read = bundle.manifest.tensors.values(), ("int3", "int2") if facts.low_bits else ()
+    if facts.kept:
+        return None
+    if found := low_bits(tensor.format for tensor in tensors if tensor.format not in read):
+        return f"reads no {found} weights; native, reference and ort do"
+    of_k_types = [what for what in ("offsets", "parts") if any(getattr(tensor, what) for tensor in tensors)]
+    if not of_k_types:
+        return None
+    with_what = " and ".join(of_k_types).replace("parts", "parts of scales")
+    return f"reads no weights with {with_what}, as of GGUF's K types; native, reference and ort do (or --weights int4)"
 
 
 def available_cores() -> int:

@@ -16,6 +16,7 @@ struct Weights {
   DEVICE_METHOD int step() const { return block == 16 ? 16 : 32; }
   DEVICE_METHOD int steps() const { return kpad() / step(); }
   DEVICE_METHOD int block_steps() const { return block / step(); }
+  DEVICE_METHOD int64_t group_bytes() const { return (int64_t)(LANES / 8) * bits_of(format) * kpad(); }
   // Whether zero points are part of the integer sums (kernels/cpu/kernels.h), and whether blocks are added up by themselves.
   DEVICE_METHOD bool zeros_in_steps() const { return zeros && format == INT4; }
   DEVICE_METHOD bool zeros_by_block() const { return zeros && !zeros_in_steps(); }

@@ -2,12 +2,26 @@
 #pragma once
 #include "device.h"
 
-enum Format { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+enum Format { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6 };
 enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 constexpr int LANES = 16;   // outputs of a group in the packed layout; lanes of a sum along a row
 constexpr int CHUNK = 256;  // keys of an attention chunk
 constexpr int PAGE_SLOTS = 64;
+
+// Codes of weights (edgedec/bundle/integers.py): their bits, whether those lie in planes, and what is taken off a code
+// times its step in sums of integers; nothing of INT8, whose bytes are made signed.
+DEVICE constexpr int bits_of(int format) { return format == INT8 ? 8 : format == INT4 ? 4 : format == INT3 ? 3 : 2; }
+DEVICE constexpr bool in_planes(int format) { return format == INT3 || format == INT2; }
+DEVICE constexpr int off_code(int format) { return format == INT4 ? 8 : format == INT3 ? 4 : format == INT2 ? 3 : 0; }
+
+// Of planes, the codes of inputs 4 i to 4 i + 3 of a step times their step, in bytes. low: the word of two bits that has
+// them; high: of INT3, the word of one bit.
+template <int FORMAT>
+DEVICE uint32_t plane_bytes(uint32_t low, uint32_t high, int i) {
+  const uint32_t codes = low >> 2 * (i & 3) & 0x03030303u;
+  return FORMAT == INT2 ? codes << 1 : codes | (high >> i & 0x01010101u) << 2;
+}
 
 // To nearest, ties to even; what no int32 holds becomes the smallest.
 DEVICE int round_int(float x) { return abs_(x) < 2147483648.0f ? (int)round_(x) : (int)0x80000000; }

@@ -15,7 +15,7 @@ constexpr float SHIFTED = 12582912.0f;
 
 template <int FORMAT>
 struct MatrixMemory {
-  static constexpr int STEP_BYTES = FORMAT == INT4 ? 256 : 512;                   // of a group of 16 outputs
+  static constexpr int STEP_BYTES = 64 * bits_of(FORMAT);                         // of a group of 16 outputs
   static constexpr int ROW_BYTES = 32 * MATRIX_STEPS + (FORMAT == INT4 ? 32 : 16);  // rows that are read at once: other banks
   uint8_t x[MATRIX_ROWS * ROW_BYTES];
   uint8_t w[MATRIX_OUTPUTS / LANES * MATRIX_STEPS * STEP_BYTES];
@@ -90,8 +90,11 @@ DEVICE void fetch(const MatrixPlace& p, const Sources<FORMAT>& from, int t0, Com
 }
 
 // Where the quad `part` of a step's weights lies: of every other two lines the halves change places, so that what a warp
-// reads at once lies in different banks.
-DEVICE int quad_place(int part) { return part ^ (part / 4 & 2); }
+// reads at once lies in different banks. Of planes that is one line.
+template <int FORMAT>
+DEVICE int quad_place(int part) {
+  return in_planes(FORMAT) ? part : part ^ (part / 4 & 2);
+}
 
 template <int FORMAT>
 DEVICE void keep(const Coming<FORMAT>& from, MatrixMemory<FORMAT>& to) {
@@ -100,7 +103,7 @@ DEVICE void keep(const Coming<FORMAT>& from, MatrixMemory<FORMAT>& to) {
     const int at = THREAD + 256 * i, row = at / (2 * MATRIX_STEPS), part = at % (2 * MATRIX_STEPS);
     reinterpret_cast<Quad*>(to.x + row * to.ROW_BYTES)[part] = from.x[i];
   }
-  if (THREAD < from.W) reinterpret_cast<Quad*>(to.w)[quad_place(THREAD)] = from.w;
+  if (THREAD < from.W) reinterpret_cast<Quad*>(to.w)[quad_place<FORMAT>(THREAD)] = from.w;
   to.scale[THREAD / MATRIX_ROWS][THREAD % MATRIX_ROWS] = from.scale;
   to.sum[THREAD / MATRIX_ROWS][THREAD % MATRIX_ROWS] = from.sum;
   if (THREAD < MATRIX_STEPS * MATRIX_OUTPUTS)
@@ -108,12 +111,16 @@ DEVICE void keep(const Coming<FORMAT>& from, MatrixMemory<FORMAT>& to) {
 }
 
 // The inputs of a step that lane c of a row or an output multiplies, twice four: of int4 those of the low and of the high
-// halves of line c, else of lines c and c + 4.
+// halves of line c, of int8 of lines c and c + 4; of planes the bits c of each of two lines.
 template <int FORMAT>
 DEVICE void weight_words(const MatrixMemory<FORMAT>& m, int step, int output, int c, uint32_t* b) {
-  const uint32_t* lines = reinterpret_cast<const uint32_t*>(m.w) +
-                          ((output / LANES) * MATRIX_STEPS + step) * (m.STEP_BYTES / 4) + c * LANES +
-                          (output % LANES ^ (c & 2) * 4);
+  const uint32_t* first = reinterpret_cast<const uint32_t*>(m.w) + ((output / LANES) * MATRIX_STEPS + step) * (m.STEP_BYTES / 4);
+  if (in_planes(FORMAT)) {
+    const uint32_t *low = first + output % LANES, high = low[(m.STEP_BYTES / 64 - 1) * LANES];
+    b[0] = plane_bytes<FORMAT>(low[0], high, c), b[1] = plane_bytes<FORMAT>(low[LANES], high, c + 4);
+    return;
+  }
+  const uint32_t* lines = first + c * LANES + (output % LANES ^ (c & 2) * 4);
   if (FORMAT == INT4) b[0] = lines[0] & 0x0f0f0f0fu, b[1] = lines[0] >> 4 & 0x0f0f0f0fu;
   else b[0] = lines[0] ^ 0x80808080u, b[1] = lines[4 * LANES] ^ 0x80808080u;
 }
@@ -150,7 +157,7 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
     const Pair pair = *reinterpret_cast<const Pair*>(&m.weight_scale[step][first + 2 * c]);
     int d[4];
     UNROLL
-    for (int i = 0; i < 4; i++) d[i] = FLOAT_SHIFT - (FORMAT == INT4 ? 8 * sums[i >> 1] : 0);
+    for (int i = 0; i < 4; i++) d[i] = FLOAT_SHIFT - off_code(FORMAT) * sums[i >> 1];
     mma_s8(d, a, b);
     UNROLL
     for (int i = 0; i < 4; i++) {
@@ -239,5 +246,7 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   }
 MATRIX(matrix_int4, INT4, NO_ZEROS, 2)
 MATRIX(matrix_int8, INT8, NO_ZEROS, 2)
+MATRIX(matrix_int3, INT3, NO_ZEROS, 2)
+MATRIX(matrix_int2, INT2, NO_ZEROS, 2)
 MATRIX(matrix_int4_zeros, INT4, ZEROS_IN_STEPS, 1)
 MATRIX(matrix_int8_zeros, INT8, ZEROS_BY_BLOCK, 1)

@@ -144,19 +144,27 @@ KERNEL(prepare, PrepareArgs, 256) {
 // ---- the embedding ---------------------------------------------------------------------------------
 
 DEVICE float zero_point(const Weights& w, int row, int block) {
-  if (!w.zeros) return w.format == INT4 ? 8.0f : 128.0f;
+  if (!w.zeros) return w.format == INT8 ? 128.0f : (float)off_code(w.format);
   const int64_t at = (int64_t)(row / LANES) * w.blocks() + block;
   if (w.format == INT8) return (float)w.zeros[at * LANES + row % LANES];
   return (float)(w.zeros[at * 8 + row % 8] >> row % LANES / 8 * 4 & 15);
 }
 
+// The code of input i of an output, times its step; lines: of its group, from its own four bytes on.
+DEVICE int code_at(int format, const uint8_t* lines, int i) {
+  if (format == INT8) return lines[i / 4 * 64 + i % 4];
+  if (format == INT4) return lines[i / 8 * 64 + i % 8 / 2] >> (i & 1) * 4 & 15;
+  const uint8_t* step = lines + i / 32 * bits_of(format) * 64 + i % 4;
+  const int low = step[i % 32 / 16 * 64] >> i / 4 % 4 * 2 & 3;
+  return format == INT2 ? 2 * low : low | (step[128] >> i % 32 / 4 & 1) << 2;
+}
+
 DEVICE float embedding(const Weights& w, int row, int i) {
   if (w.format == F32) return reinterpret_cast<const float*>(w.data)[(int64_t)row * w.k + i];
   if (w.format == F16) return half_to_float(reinterpret_cast<const uint16_t*>(w.data)[(int64_t)row * w.k + i]);
-  const int per = w.format == INT4 ? 8 : 4, block = i / w.block;
+  const int block = i / w.block;
   const int64_t group = row / LANES;
-  const uint8_t* b = w.data + group * (w.kpad() / per * 64) + i / per * 64 + row % LANES * 4;
-  const int q = w.format == INT4 ? b[i % 8 / 2] >> (i & 1) * 4 & 15 : b[i % 4];
+  const int q = code_at(w.format, w.data + group * w.group_bytes() + row % LANES * 4, i);
   return ((float)q - zero_point(w, row, block)) * half_to_float(w.scales[(group * w.blocks() + block) * LANES + row % LANES]);
 }
 

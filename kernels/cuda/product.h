@@ -21,9 +21,9 @@ struct Group {
 };
 
 DEVICE Group group_of(const Weights& w, int64_t group) {
-  const int bytes = w.format == INT4 ? 2 : 1;
-  return {w.data + group * LANES * w.kpad() / bytes, w.scales + group * w.blocks() * LANES,
-          w.zeros ? w.zeros + group * w.blocks() * LANES / bytes : nullptr};
+  const int each = w.format == INT4 ? 2 : 1;  // zero points in a byte
+  return {w.data + group * w.group_bytes(), w.scales + group * w.blocks() * LANES,
+          w.zeros ? w.zeros + group * w.blocks() * LANES / each : nullptr};
 }
 
 struct alignas(8) Pair {
@@ -33,7 +33,7 @@ struct alignas(8) Pair {
 // The weights of four outputs in one step, and their scales.
 template <int FORMAT, int STEP>
 struct Lines {
-  static constexpr int COUNT = FORMAT == INT4 ? STEP / 8 : STEP / 4;
+  static constexpr int COUNT = STEP * bits_of(FORMAT) / 32;
   Quad line[COUNT];
   Pair scales;
 };
@@ -51,7 +51,13 @@ DEVICE Lines<FORMAT, STEP> load_step(const Weights& w, const Group& g, int step,
 // Output `o` of the four: its sum of integers with the step of a row.
 template <int FORMAT, int STEP>
 DEVICE int dot_step(const Lines<FORMAT, STEP>& w, const uint32_t* x, int sum, int o) {
-  int total = FORMAT == INT4 ? -8 * sum : 0;
+  int total = -off_code(FORMAT) * sum;
+  if (in_planes(FORMAT)) {
+    UNROLL
+    for (int i = 0; i < STEP / 4; i++)
+      total = dp4a(plane_bytes<FORMAT>(w.line[i / 4].v[o], w.line[w.COUNT - 1].v[o], i), x[i], total);
+    return total;
+  }
   UNROLL
   for (int j = 0; j < w.COUNT; j++) {
     if (FORMAT == INT4) {
@@ -277,10 +283,10 @@ DEVICE void product_of(const ProductArgs& a, uint8_t* memory) {
   const int row0 = BLOCK_Y * M, rows = min_(M, product_rows(a) - row0);
   if (rows <= 0) return;
   const Weights w = expert_weights(a, row0);
-  // Zero points come with blocks of 32 or more.
+  // Zero points and planes come with blocks of 32 or more.
   if (FORMAT == INT8 && w.zeros) return product_block<FORMAT, 32, M, true>(a, w, row0, rows, memory);
-  return w.step() == 32 ? product_block<FORMAT, 32, M, false>(a, w, row0, rows, memory)
-                        : product_block<FORMAT, 16, M, false>(a, w, row0, rows, memory);
+  return in_planes(FORMAT) || w.step() == 32 ? product_block<FORMAT, 32, M, false>(a, w, row0, rows, memory)
+                                             : product_block<FORMAT, 16, M, false>(a, w, row0, rows, memory);
 }
 
 #define PRODUCT(name, FORMAT, M, blocks)          \
@@ -296,6 +302,14 @@ PRODUCT(product_int8_1, INT8, 1, 2)
 PRODUCT(product_int8_2, INT8, 2, 1)
 PRODUCT(product_int8_4, INT8, 4, 1)
 PRODUCT(product_int8_8, INT8, 8, 1)
+PRODUCT(product_int3_1, INT3, 1, 2)
+PRODUCT(product_int3_2, INT3, 2, 2)
+PRODUCT(product_int3_4, INT3, 4, 2)
+PRODUCT(product_int3_8, INT3, 8, 2)
+PRODUCT(product_int2_1, INT2, 1, 2)
+PRODUCT(product_int2_2, INT2, 2, 2)
+PRODUCT(product_int2_4, INT2, 4, 2)
+PRODUCT(product_int2_8, INT2, 8, 2)
 
 // ---- float weights: sixteen lanes an output ---------------------------------------------------------
 

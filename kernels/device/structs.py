@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Literal
 
-FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
+FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4, "int3": 5, "int2": 6}
+FORMAT_NAMES = {number: name for name, number in FORMATS.items()}
 EPILOGUES = {"store": 0, "add": 1, "glu": 2, "activate": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
 NORMS = {"none": 0, "rms": 1, "layer": 2}

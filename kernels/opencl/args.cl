@@ -85,6 +85,7 @@ static inline int kpad_of(Weights w) { return blocks_of(w) * w.block; }
 static inline int step_size(Weights w) { return w.block == 16 ? 16 : 32; }
 static inline int steps_of(Weights w) { return kpad_of(w) / step_size(w); }
 static inline int block_steps(Weights w) { return w.block / step_size(w); }
+static inline long group_bytes(Weights w) { return (long)(LANES / 8) * bits_of(w.format) * kpad_of(w); }
 // Whether zero points are part of the integer sums (kernels/cpu/kernels.h), and whether blocks are added up by themselves.
 static inline bool zeros_in_steps(Weights w) { return w.zeros && w.format == INT4; }
 static inline bool zeros_by_block(Weights w) { return w.zeros && !zeros_in_steps(w); }

@@ -12,7 +12,7 @@
 #define AT(type, address) ((__global type*)(size_t)(address))
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 
-enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4, INT3 = 5, INT2 = 6 };
 enum { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, CLAMPED_SWIGLU = 4, RELU2 = 5, XIELU = 6 };
 enum { NO_NORM = 0, RMS = 1, LAYER = 2 };
 enum { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
@@ -21,6 +21,12 @@ enum { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
 #define PAGE_SLOTS 64
 #define LARGEST 3.402823466e+38f
 #define LEAST 1.175494351e-38f
+
+// Codes of weights (edgedec/bundle/integers.py): their bits, whether those lie in planes, and what is taken off a code
+// times its step in sums of integers; nothing of INT8, whose bytes are made signed.
+static inline int bits_of(int format) { return format == INT8 ? 8 : format == INT4 ? 4 : format == INT3 ? 3 : 2; }
+static inline bool in_planes(int format) { return format == INT3 || format == INT2; }
+static inline int off_code(int format) { return format == INT4 ? 8 : format == INT3 ? 4 : format == INT2 ? 3 : 0; }
 
 // As the CPU engine's vectors compare: what is not larger (a NaN) gives the second.
 static inline float larger(float a, float b) { return a > b ? a : b; }

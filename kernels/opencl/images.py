@@ -52,7 +52,7 @@ class _Reader(NamedTuple):
 def _readers() -> dict[str, _Reader]:
     """By the kernels that read the same weights by their addresses (products.cl). A thread reads 16 bytes of packed
     weights at a time, and one f16."""
-    packed = [f"product_{name}_{rows}" for name in ("int4", "int8") for rows in (1, 2, 4, 8)]
+    packed = [f"product_{name}_{rows}" for name in ("int8", "int4", "int3", "int2") for rows in (1, 2, 4, 8)]
     texels = {**dict.fromkeys(packed, _Format(_RGBA, _UINT32)), "product_f16": _Format(_R, _UINT16)}
     return {kernel: _Reader(f"{kernel}_image", of) for kernel, of in texels.items()}
 

@@ -97,20 +97,28 @@ __kernel void prepare(PrepareArgs a, __local uchar* memory) {
 }
 
 static inline float zero_point(Weights w, int row, int block) {
-  if (!w.zeros) return w.format == INT4 ? 8.0f : 128.0f;
+  if (!w.zeros) return w.format == INT8 ? 128.0f : (float)off_code(w.format);
   const long at = (long)(row / LANES) * blocks_of(w) + block;
   __global const uchar* zeros = AT(const uchar, w.zeros);
   if (w.format == INT8) return (float)zeros[at * LANES + row % LANES];
   return (float)(zeros[at * 8 + row % 8] >> row % LANES / 8 * 4 & 15);
 }
 
+// The code of input i of an output, times its step; lines: of its group, from its own four bytes on.
+static inline int code_at(int format, __global const uchar* lines, int i) {
+  if (format == INT8) return lines[i / 4 * 64 + i % 4];
+  if (format == INT4) return lines[i / 8 * 64 + i % 8 / 2] >> (i & 1) * 4 & 15;
+  __global const uchar* step = lines + i / 32 * bits_of(format) * 64 + i % 4;
+  const int low = step[i % 32 / 16 * 64] >> i / 4 % 4 * 2 & 3;
+  return format == INT2 ? 2 * low : low | (step[128] >> i % 32 / 4 & 1) << 2;
+}
+
 static inline float embedding(Weights w, int row, int i) {
   if (w.format == F32) return AT(const float, w.data)[(long)row * w.k + i];
   if (w.format == F16) return half_at(AT(const ushort, w.data), (long)row * w.k + i);
-  const int per = w.format == INT4 ? 8 : 4, block = i / w.block;
+  const int block = i / w.block;
   const long group = row / LANES;
-  __global const uchar* b = AT(const uchar, w.data) + group * (kpad_of(w) / per * 64) + i / per * 64 + row % LANES * 4;
-  const int q = w.format == INT4 ? b[i % 8 / 2] >> (i & 1) * 4 & 15 : b[i % 4];
+  const int q = code_at(w.format, AT(const uchar, w.data) + group * group_bytes(w) + row % LANES * 4, i);
   return ((float)q - zero_point(w, row, block)) *
          half_at(AT(const ushort, w.scales), (group * blocks_of(w) + block) * LANES + row % LANES);
 }

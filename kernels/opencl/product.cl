@@ -34,11 +34,11 @@ typedef struct {
 } Group;
 
 static inline Group group_of(Weights w, long group) {
-  const int bytes = w.format == INT4 ? 2 : 1;
+  const int each = w.format == INT4 ? 2 : 1;  // zero points in a byte
   Group g;
-  g.data = AT(const uchar, w.data) + group * LANES * kpad_of(w) / bytes;
+  g.data = AT(const uchar, w.data) + group * group_bytes(w);
   g.scales = AT(const ushort, w.scales) + group * blocks_of(w) * LANES;
-  g.zeros = AT(const uchar, w.zeros) + (w.zeros ? group * blocks_of(w) * LANES / bytes : 0);
+  g.zeros = AT(const uchar, w.zeros) + (w.zeros ? group * blocks_of(w) * LANES / each : 0);
   return g;
 }
 
@@ -64,10 +64,22 @@ static inline void add_step(Weights w, Group g, Prepared row, int sum, int outpu
   if (t % each == each - 1) x->all = fma(weight_scale, x->of_block, x->all);
 }
 
+// Of planes, the codes of inputs 4 i to 4 i + 3 of a step times their step, in bytes, of four outputs.
+static inline uint4 plane_bytes(const uint4* line, int format, int i) {
+  const uint4 codes = line[i / 4] >> 2 * (i & 3) & 0x03030303u;
+  return format == INT2 ? codes << 1 : codes | (line[2] >> i & 0x01010101u) << 2;
+}
+
 // The integer sums of four outputs in one step of a row; `line`: their weights.
 static inline int4 dot_step(const uint4* line, __global const uint* x, int sum, int format, int lines) {
-  int4 total = (int4)(format == INT4 ? -BITS_OFFSET * sum : 0);
-  for (int j = 0; j < lines; j++) {
+  int4 total = (int4)(format == INT4 ? -BITS_OFFSET * sum : -off_code(format) * sum);
+  for (int i = 0; i < (in_planes(format) ? 8 : 0); i++) {
+    const uint4 w = plane_bytes(line, format, i);
+    const uint a = x[i];
+    total.x = dot4(w.x, a, total.x), total.y = dot4(w.y, a, total.y);
+    total.z = dot4(w.z, a, total.z), total.w = dot4(w.w, a, total.w);
+  }
+  for (int j = 0; j < (in_planes(format) ? 0 : lines); j++) {
     const uint4 w = line[j];
     if (format == INT4) {
       const uint4 low = w & 0x0f0f0f0fu, high = w >> 4 & 0x0f0f0f0fu;

@@ -5,7 +5,7 @@ static inline float NAMED(group_product)(WEIGHTS_PARAM ulong start, Weights w, G
                                         __local int* sums) {
   const int steps = steps_of(w), size = step_size(w), at_once = min(THREADS / 4, PRODUCT_STEPS);
   const int own = THREAD >> 2, quarter = THREAD & 3, row = THREAD >> 4, output = THREAD & 15;
-  const int lines = format == INT4 ? size / 8 : size / 4;
+  const int lines = size * bits_of(format) / 32;
   const Lines from = lines_at(start, g.data);
   Total total = {0.0f, 0.0f};
   for (int t0 = 0; t0 < steps; t0 += at_once) {
@@ -61,6 +61,14 @@ PRODUCT(product_int8_1, INT8, 1)
 PRODUCT(product_int8_2, INT8, 2)
 PRODUCT(product_int8_4, INT8, 4)
 PRODUCT(product_int8_8, INT8, 8)
+PRODUCT(product_int3_1, INT3, 1)
+PRODUCT(product_int3_2, INT3, 2)
+PRODUCT(product_int3_4, INT3, 4)
+PRODUCT(product_int3_8, INT3, 8)
+PRODUCT(product_int2_1, INT2, 1)
+PRODUCT(product_int2_2, INT2, 2)
+PRODUCT(product_int2_4, INT2, 4)
+PRODUCT(product_int2_8, INT2, 8)
 
 // ---- float weights: sixteen lanes an output ---------------------------------------------------------
 

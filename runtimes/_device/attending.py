@@ -15,7 +15,6 @@ from edgedec.runtimes._device.sums import heads_at_once
 from edgedec.runtimes._device.tiles import attend_bytes, group_of, keys_at_once
 from edgedec.spec import Attention
 
-_FORMATS = {number: name for name, number in structs.FORMATS.items()}
 _THREADS = 128
 
 
@@ -51,7 +50,7 @@ class _Attending:
 
     def whole(self) -> None:
         """Attention over all slots."""
-        name, items = f"attend_{_FORMATS[self._format]}", self._shape.items
+        name, items = f"attend_{structs.FORMAT_NAMES[self._format]}", self._shape.items
         for kept in self._kept(items):
             arguments = self._arguments(items, kept)
             self._stack.launch(name, (items, kept.heads), self._attenders, self._shared, arguments)
@@ -83,7 +82,7 @@ class _Attending:
 
     def _attend_view(self, size: PlanSize, kept: KeptWeights, memory: ViewMemory, plan: int, listed: bool) -> bytes:
         arguments = structs.viewed(self._arguments(size.items, kept), memory, plan, listed)
-        name = f"attend_view_{_FORMATS[self._format]}"
+        name = f"attend_view_{structs.FORMAT_NAMES[self._format]}"
         self._stack.launch(name, (size.items, kept.heads), self._attenders, self._shared, arguments)
         return arguments
 

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.integers import filler
 from edgedec.bundle.interleave import pack, packed_zeros, zeros_by_row
 from edgedec.bundle.manifest import Tensor
 from edgedec.kernels.device import structs
 from edgedec.kernels.device.interface import Buffer, Device
-
-_FILL = {"int4": 0x88888888, "int8": 0x80808080}
 
 
 class DeviceModel:
@@ -79,7 +78,7 @@ class DeviceModel:
         if t.format in ("f32", "f16"):
             plain = self._bundle.array(t.data, np.float32 if t.format == "f32" else np.float16, t.shape)
             return structs.DeviceWeights(self._put(name, plain), 0, 0, fmt, n, k, 0)
-        data = self._put(name, self._packed(t, t.data, np.uint32, t.blocks * t.block_bytes // 4, _FILL[t.format]))
+        data = self._put(name, self._packed(t, t.data, np.uint32, t.blocks * t.block_bytes // 4, filler(t.format)))
         scales = self._put(f"{name}.scales", self._packed(t, t.scales, np.uint16, t.blocks, 0))
         zeros = self._put(f"{name}.zeros", self._zeros(t)) if t.zeros else 0
         return structs.DeviceWeights(data, scales, zeros, fmt, n, k, t.block)

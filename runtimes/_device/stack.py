@@ -196,22 +196,22 @@ class Stack:
             return self._matrix(step, rows, p)
         groups = p.w.groups // (2 if p.epilogue == "glu" else 1)
         threads = -(-min(self.device.most_threads, max(4 * p.w.steps, 16 * tile)) // 32) * 32
-        name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
-        self.launch(f"product_{name}_{tile}", (groups, -(-rows // tile)), threads, shared, p.pack(step))
+        name = f"product_{structs.FORMAT_NAMES[p.w.format]}_{tile}"
+        self.launch(name, (groups, -(-rows // tile)), threads, shared, p.pack(step))
 
     def _matrix(self, step: int, rows: int, p: Product) -> None:
         """Launch a product on tensor cores."""
-        name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
         zeros = "_zeros" if p.w.zeros else ""
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
         grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
-        self.launch(f"matrix_{name}{zeros}", grid, _THREADS, structs.MATRIX_BYTES, p.pack(step))
+        name = f"matrix_{structs.FORMAT_NAMES[p.w.format]}{zeros}"
+        self.launch(name, grid, _THREADS, structs.MATRIX_BYTES, p.pack(step))
 
     def _float(self, step: int, rows: int, p: Product) -> None:
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
         threads = min(self.device.most_threads, -(-16 * outputs // 32) * 32)
-        name = "f32" if p.w.format == structs.FORMATS["f32"] else "f16"
-        self.launch(f"product_{name}", (-(-16 * outputs // threads), -(-rows // p.tile)), threads, 0, p.pack(step))
+        grid = -(-16 * outputs // threads), -(-rows // p.tile)
+        self.launch(f"product_{structs.FORMAT_NAMES[p.w.format]}", grid, threads, 0, p.pack(step))
 
     def residual(self, step: int, rows: int, number: int, block: Block, p: Product, x: int, name: str) -> None:
         """hidden += post_norm(p of rows x); `name`: of p's matrix in the block."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.integers import BITS, packed
 from edgedec.bundle.manifest import Tensor, WeightFormat
 from edgedec.spec import Attention, Block, Conv, Delta, EncoderEntry, Mlp, ModelSpec, Moe, Rope, Ssm
 
@@ -125,7 +126,7 @@ class GoldenBundle:
             return Tensor(fmt, shape, self._put(values if fmt == "f32" else values.astype(np.float16)))
         blocks = -(-k // packing.block)
         stored = _stored(name, n, k, fmt, packing.block)
-        steps = 8.0 if fmt == "int4" else 128.0
+        steps = max(1 << BITS[fmt] - 1, 4)
         scales = (np.float32(spread / steps) * (1 + numbers(f"{name}.scales", (n, blocks)) / 4)).astype(np.float16)
         tensor = Tensor(fmt, shape, self._put(stored), self._put(scales), packing.block)
         if not packing.zeros or name == "embed":
@@ -165,10 +166,10 @@ def _vector(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 def _stored(name: str, n: int, k: int, fmt: str, block: int) -> NDArray[np.uint8]:
     """Quantized weights row by row; what fills up the last block stands for zero."""
-    top, middle, blocks = (15, 8, -(-k // block)) if fmt == "int4" else (255, 128, -(-k // block))
+    top, middle, blocks = (1 << BITS[fmt]) - 1, 1 << BITS[fmt] - 1, -(-k // block)
     q = np.full((n, blocks * block), middle, np.uint8)
     q[:, :k] = (integers(name, n * k) >> np.uint64(20)).reshape(n, k).astype(np.uint8) & np.uint8(top)
-    return np.asarray(q[:, 0::2] | q[:, 1::2] << 4 if fmt == "int4" else q)
+    return packed(q, fmt)
 
 
 def _zeros(name: str, n: int, blocks: int, fmt: str) -> NDArray[np.uint8]:

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 KINDS = ("attention", "conv", "delta", "mlp", "moe", "ssm")
-FACTS = RuntimeFacts(KINDS, devices=("cpu", *PROVIDERS), low_bits=True, offsets=True)
+FACTS = RuntimeFacts(KINDS, devices=("cpu", *PROVIDERS), low_bits=True, kept=True)
 FACTS_OF_MODELS = tuple(fact for fact in NEWER if fact not in NO_GRAPHS)
 _PLANS, _PLAN_ROWS = 8, 64
 

@@ -23,7 +23,8 @@ from edgedec.runtimes.paired.runtime import PairedRuntime
 
 __all__ = ["FACTS", "PairedCache", "PairedRuntime", "Surveyed", "open", "unavailable_reason"]
 
-FACTS = RuntimeFacts(devices=("auto",), files=False)  # no kinds of its own: it runs what its engines run
+# No kinds of its own: it runs what its engines run.
+FACTS = RuntimeFacts(devices=("auto",), files=False, low_bits=True, kept=True)
 # The engine of each candidate device. ONNX Runtime's need files in the bundle, and its import.
 _OWN = {"cuda": "cuda", "opencl": "opencl"}
 _BY_FILES = {"webgpu": "ort", "dml": "ort", "coreml": "ort"}

@@ -78,7 +78,7 @@ KINDS = (
     *("altup", "attention", "channel_mix", "conv", "delta", "gmu", "latent", "laurel", "lookup", "mlp", "moe"),
     *("power_law", "pre_router", "rwkv7", "s6", "shared_attention", "ssm"),
 )
-FACTS = RuntimeFacts(KINDS, low_bits=True, offsets=True)
+FACTS = RuntimeFacts(KINDS, low_bits=True, kept=True)
 _OF_STATES: dict[type, Callable[..., Array]] = {
     **{Ssm: ssm.run, S6: s6.run, Conv: conv.run, Delta: delta.run, ChannelMix: rwkv7.channel_mix},
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgedec.bundle.integers import BITS, packed, stands_for_zero, step_of, values
 from edgedec.bundle.interleave import pack
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.device import structs
@@ -25,7 +26,7 @@ class Problem:
 
     def __init__(self, fmt: str, n: int, k: int, block: int, m: int, zeros: bool) -> None:
         rng = np.random.default_rng(n + k + m)
-        top, self.fmt, self.block, self.m = (16 if fmt == "int4" else 256), fmt, block, m
+        top, self.fmt, self.block, self.m = 1 << BITS[fmt], fmt, block, m
         self.blocks, self.kpad, self.step = -(-k // block), -(-k // block) * block, 16 if block == 16 else 32
         self.w = rng.integers(0, top, (n, self.kpad), np.uint8)
         self.scales = (rng.random((n, self.blocks)) * 0.01 + 0.001).astype(np.float16)
@@ -36,13 +37,13 @@ class Problem:
         self.n, self.k = n, k
 
     def expected(self) -> np.ndarray:
-        middle = 8 if self.fmt == "int4" else 128
+        middle = stands_for_zero(self.fmt)
         in_steps = self.zeros is not None and self.fmt == "int4"
         zero = np.repeat(self.zeros, self.block, axis=1).astype(np.int64) if in_steps else middle
         parts = np.einsum(
             "mti,nti->tmn",
             self.q.reshape(self.m, -1, self.step).astype(np.int64),
-            (self.w.astype(np.int64) - zero).reshape(self.n, -1, self.step),
+            (self.w.astype(np.int64) * step_of(self.fmt) - zero).reshape(self.n, -1, self.step),
         ).astype(np.float32)
         by_block = self.zeros is not None and not in_steps
         return self._added_by_block(parts, middle) if by_block else self._added(parts)
@@ -93,16 +94,16 @@ class Problem:
 
     def _arrays(self) -> list[np.ndarray]:
         nibbles = self.fmt == "int4"
-        data = self.w[:, 0::2] | self.w[:, 1::2] << 4 if nibbles else self.w
+        data = packed(self.w, self.fmt)
         order = np.array([0, 2, 4, 6, 1, 3, 5, 7])
         q = self.q.reshape(self.m, -1, 8)[:, :, order].reshape(self.m, -1) if nibbles else self.q
         zeros = np.zeros((self.n, self.blocks), np.uint8) if self.zeros is None else self.zeros
-        packed = pack(zeros, 0)
+        points = pack(zeros, 0)
         if nibbles:
-            packed = packed[..., :8] | packed[..., 8:] << 4
+            points = points[..., :8] | points[..., 8:] << 4
         words = np.ascontiguousarray(data).view(np.uint32)
         scales = pack(self.scales.view(np.uint16), 0)
-        arrays = [pack(words, 0), scales, packed, q, self.x_scale, self.sums, self.block_sums()]
+        arrays = [pack(words, 0), scales, points, q, self.x_scale, self.sums, self.block_sums()]
         return [np.ascontiguousarray(array) for array in arrays]
 
 
@@ -128,6 +129,55 @@ def test_products_are_in_the_order_of_the_cpu(fmt, zeros, kernel, tile, n, k, bl
     assert np.isfinite(found).all()
     assert np.abs(expected).max() > 1
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("fmt", ["int3", "int2"])
+@pytest.mark.parametrize(
+    ("kernel", "tile", "n", "k", "block", "m"),
+    [
+        ("product", 1, 40, 320, 32, 1),
+        ("product", 2, 32, 128, 64, 3),
+        ("product", 4, 20, 2176, 128, 4),
+        ("product", 8, 48, 300, 256, 13),
+        ("matrix", 0, 88, 352, 32, 70),
+        ("matrix", 0, 40, 200, 64, 33),
+        ("matrix", 0, 64, 256, 256, 65),
+    ],
+)
+def test_products_of_planes_are_in_the_order_of_the_cpu(fmt, kernel, tile, n, k, block, m):
+    problem = Problem(fmt, n, k, block, m, False)
+    found = problem.run(emulated.Emulated(), f"{kernel}_{fmt}" + (f"_{tile}" if tile else ""), tile)
+    assert np.abs(problem.expected()).max() > 1
+    assert found.tobytes() == problem.expected().tobytes()
+
+
+@pytest.mark.parametrize("fmt", ["int3", "int2"])
+@pytest.mark.parametrize("block", [32, 64, 128, 256])
+@pytest.mark.parametrize(("kernel", "tile"), [("product", 8), ("matrix", 0)])
+def test_every_code_of_a_plane_is_read_where_it_lies(fmt, block, kernel, tile):
+    """Rows with a single 1 read the weights one by one: all codes at every place of a block, the least and the most in
+    whole rows."""
+    codes = 1 << BITS[fmt]
+    problem = Problem(fmt, codes + 2, block, block, block, False)
+    problem.w = (np.arange(block)[None] + np.arange(codes + 2)[:, None]).astype(np.uint8) % codes
+    problem.w[-2:] = [[0], [codes - 1]]
+    problem.q = np.eye(block, dtype=np.int8)
+    problem.sums = problem.q.reshape(block, -1, 32).sum(axis=2, dtype=np.int32)
+    problem.scales[:], problem.x_scale[:] = 1, 1
+    found = problem.run(emulated.Emulated(), f"{kernel}_{fmt}" + (f"_{tile}" if tile else ""), tile)
+    assert sorted(set(found.ravel())) == ([-4, -3, -2, -1, 0, 1, 2, 3] if fmt == "int3" else [-3, -1, 1, 3])
+    np.testing.assert_array_equal(found.T, values(problem.w, fmt))
+
+
+@pytest.mark.parametrize("fmt", ["int3", "int2"])
+@pytest.mark.parametrize(("kernel", "tile"), [("product", 4), ("matrix", 0)])
+def test_the_largest_sums_of_planes_are_whole(fmt, kernel, tile):
+    problem = Problem(fmt, 32, 64, 32, 4, False)
+    problem.w[:] = np.where(np.arange(32)[:, None] % 2, (1 << BITS[fmt]) - 1, 0)
+    problem.q[:] = np.array([127, -127, -128, 127], np.int8)[:, None]
+    problem.sums = problem.q.reshape(4, -1, 32).sum(axis=2, dtype=np.int32)
+    found = problem.run(emulated.Emulated(), f"{kernel}_{fmt}" + (f"_{tile}" if tile else ""), tile)
+    assert found.tobytes() == problem.expected().tobytes()
 
 
 def test_the_order_of_the_sums_matters():

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="a minute; set EDGEDEC_SLOW_TESTS")
 INT4, NARROW, ZEROS, NORMS, EXPERTS, RECURRENT = CASES[2], CASES[7], *CASES[17:21]
 POLICIES = CASES[23]
+INT3, INT2 = CASES[25:27]
 FACTS, CONVOLVED, DELTA = CASES[-3:]
 DENSE = SPECS["dense"]
 
@@ -79,7 +80,7 @@ def test_the_cases_run_every_kernel() -> None:
     for case in (INT4, NARROW, CASES[4], CASES[9], CASES[12], CASES[17], NORMS, EXPERTS, RECURRENT, *CASES[21:]):
         for missing in ((), ("matrix", "fused")) if case in (INT4, NORMS) else ((),):
             run |= {kernel for kernel, _ in check.trace(emulated.Emulated().without(missing), case)[0]}
-    assert len(there) == 50
+    assert len(there) == 60
     assert run == there
 
 
@@ -90,7 +91,9 @@ def test_the_golden_results_are_those_of_the_cpu_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [INT4, NORMS, EXPERTS, RECURRENT, POLICIES, FACTS, CONVOLVED, DELTA], ids=lambda case: case.model
+    "case",
+    [INT4, NORMS, EXPERTS, RECURRENT, POLICIES, INT3, INT2, FACTS, CONVOLVED, DELTA],
+    ids=lambda case: f"{case.model} {case.packing.format}",
 )
 def test_the_golden_launches_are_those_that_are_made(case: GoldenCase) -> None:
     """If this fails after a change of launches: python -m edgedec.runtimes._selftest.golden."""
@@ -114,6 +117,8 @@ def test_the_file_is_that_which_its_command_makes() -> None:
         ("matrix_int8", out_of_product(), CASES[4]),
         ("matrix_int8_zeros", out_of_product(), NORMS),
         ("matrix_int4_zeros", out_of_product(), CASES[17]),
+        ("product_int3_1", out_of_product(), INT3),
+        ("matrix_int2", out_of_product(), INT2),
         ("product_f16", out_of_product(), CASES[9]),
         ("attend_int4", 16, NARROW),
         ("merge_chunks", 24, NARROW),
@@ -180,6 +185,14 @@ def test_a_path_without_variant_is_refused_by_name_and_others_go_on() -> None:
     assert wrong.launches == launches  # the second time it is known
     assert opening.checked("cuda", wrong, DENSE, ["int8"], "int8") is wrong
     assert wrong.launches > launches
+
+
+@pytest.mark.parametrize(("fmt", "case"), [("int3", INT3), ("int2", INT2)])
+def test_products_of_few_bits_are_tested_whatever_the_cache(fmt: str, case: GoldenCase) -> None:
+    wrong = Faulty(f"product_{fmt}_8", out_of_product())
+    with pytest.raises(DeviceError, match=rf"kernel product_{fmt}_8 of driver .*case: {case.name}"):
+        opening.checked("cuda", wrong, DENSE, [fmt], "f16")
+    assert opening.checked("cuda", wrong, DENSE, ["int4"], "f16") is wrong
 
 
 def test_a_launch_that_is_lost_is_refused_though_each_kernel_is_right() -> None:

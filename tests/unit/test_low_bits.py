@@ -4,6 +4,7 @@ none says so."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,17 +153,36 @@ def test_the_manifest_has_the_version_that_holds_it(exported: Path) -> None:
 
 def test_who_reads_none_says_so(exported: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(exported)
-    for name in ("cuda", "opencl", "tvm"):
-        assert unavailable_reason(name, bundle) == "reads no int3 weights; native, reference and ort do"
+    assert unavailable_reason("tvm", bundle) == "reads no int3 weights; native, reference and ort do"
+    assert unavailable_reason("paired", bundle, "auto") is None
     assert unavailable_reason("reference", bundle) is None
     assert unavailable_reason("ort", bundle) is None
-    with pytest.raises(RuntimeUnavailable, match="engine opencl: reads no int3 weights"):
-        edgedec.open(exported, engine="opencl")
+    with pytest.raises(RuntimeUnavailable, match="engine tvm: reads no int3 weights"):
+        edgedec.open(exported, engine="tvm")
     with pytest.raises(UsageError, match="runtime web: reads no int3 weights"):
         add_artifact(exported, "web")
     with pytest.raises(UsageError, match="--for web: reads no int2 weights"):
         export(str(tiny_checkpoint), tmp_path / "b", ExportOptions(weights="int2", runtimes=("web",), check=False))
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "int5"}, "reads no int5 weights; native, reference and ort do"),
+        ({"parts": 64}, "reads no weights with parts of scales, as of GGUF's K types; native, reference and ort do"),
+        ({"offsets": 64}, "reads no weights with offsets, as of GGUF's K types; native, reference and ort do"),
+    ],
+)
+def test_engines_of_gpus_say_what_of_other_files_they_do_not_read(
+    exported: Path, changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(exported)
+    name = next(n for n, t in bundle.manifest.tensors.items() if t.format == "int3")
+    monkeypatch.setitem(bundle.manifest.tensors, name, replace(bundle.manifest.tensors[name], **changes))
+    for engine in ("cuda", "opencl"):
+        assert (unavailable_reason(engine, bundle) or "").removesuffix(" (or --weights int4)") == said
+    assert unavailable_reason("paired", bundle, "auto") is None
 
 
 def test_what_no_bundle_may_say(exported: Path) -> None:
