@@ -13,6 +13,7 @@ from checkpoints import write_llama
 from gpu_engines import opened, told
 
 import edgedec
+from edgedec.bundle import Bundle
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import RuntimeOptions, open_runtime
 from edgedec.runtimes._device.runtime import LaunchedRuntime
@@ -94,7 +95,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_drafts_do_not_change_its_text(engine: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened(engine, edgedec.bundle.Bundle.open(exported), "int8", monkeypatch)
+    opened(engine, Bundle.open(exported), "int8", monkeypatch)
     prompt, texts, drafted = "the thing and the other thing and the other", list[str](), 0
     for name, spec in (("native", "off"), (engine, "off"), (engine, "copy:length=4")):
         session = edgedec.open(exported, engine=name, kv="int8").session(speculate=spec)

@@ -103,7 +103,15 @@ def check_bytes(bundle: Bundle, device: Counted) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "fmt"), [("plain", "int4"), ("plain", "f16"), ("windows", "int8"), ("experts", "int4"), ("plain", "int3"), ("experts", "int2")]
+    ("model", "fmt"),
+    [
+        ("plain", "int4"),
+        ("plain", "f16"),
+        ("windows", "int8"),
+        ("experts", "int4"),
+        ("plain", "int3"),
+        ("experts", "int2"),
+    ],
 )
 def test_the_bytes_of_the_native_engine(tmp_path: Path, model: str, fmt: str) -> None:
     """Every product of packed weights and of f16 is the kernel that reads an image: one of what is there already."""
