@@ -37,8 +37,8 @@ class RuntimeOptions:
 class RuntimeFacts:
     """The declarations of a runtime's file. kinds: block kinds that it runs; devices: devices that it supports;
     numbered_gpus: its GPUs are not numbered consecutively, the file's `gpu_numbers()` lists them; files: whether files
-    can be exported for it; low_bits: whether it reads weights of int3 and int2; kept: and all that is kept of GGUF files
-    and of MXFP4, other integers, offsets and parts of scales."""
+    can be exported for it; low_bits: whether it reads weights of int3 and int2; kept: and all that is kept of GGUF and
+    MXFP4 files, other integers, offsets and parts of scales."""
 
     kinds: tuple[str, ...] = ()
     devices: tuple[str, ...] = (CPU,)

@@ -311,6 +311,8 @@ def test_nothing_is_read_or_written_out_of_bounds():
         "options,f16,f16",
         "layer norms,f32,f32",
         "experts,int4,int4",
+        "options,int3,int8",
+        "experts,int2,int8",
     ]
     env = os.environ | {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
     command = [sys.executable, str(Path(__file__).with_name("sanitized.py")), *cases]

@@ -112,6 +112,8 @@ def check_bytes(bundle: edgedec.bundle.Bundle, kv: str) -> None:
         ("state space beside attention", "f32", "f32"),
         ("short convolution", "int4", "int8"),
         ("delta rule", "int8", "f16"),
+        ("layer norms", "int3", "int8"),
+        ("hybrid", "int2", "f16"),
     ],
 )
 def test_the_bytes_of_the_native_engine(bundle, model: str, fmt: str, kv: str) -> None:
