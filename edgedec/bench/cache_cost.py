@@ -20,6 +20,7 @@ import numpy as np
 
 from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import Peer, PeerReadings
+from edgedec.cache import memory
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.runner import run_loop
@@ -36,6 +37,8 @@ STEPS = 64
 # The tokens of a filled-in prompt that are really read: the part whose attention policies record.
 _END = 160
 _PROBE = 1024
+# A cache that is read takes up to this many times its size, with working memory.
+_SPARE = 1.5
 
 Progress = Callable[[int, int], None]
 
@@ -91,6 +94,16 @@ def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
     return {key: value for key, value in facts.items() if not isnan(value)}
 
 
+def _require_room(most: int, held: int) -> None:
+    """UsageError where another cache of `most` bytes, beside `held` of them, does not fit into memory."""
+    free = memory.available_memory()
+    if most and free is not None and free < _SPARE * most:
+        raise UsageError(
+            f"--policies: all caches are in memory at once, and after {held} there is no room for another of "
+            f"{most / 2**20:.0f} MiB; name fewer policies, --budgets or --context"
+        )
+
+
 class CostBench:
     """One model. `policies` by the words that `--cache` takes; `peers`: other engines, after the policies in each
     round."""
@@ -126,6 +139,7 @@ class CostBench:
             for round_, contexts in product(range(rounds), together):
                 texts = dict[tuple[int, str], Context]()
                 for context, words in product(contexts, self.policies):
+                    _require_room(result.readings[context][FULL].nbytes, len(texts))
                     texts[context, words] = self._read(context, words, round_, result.readings[context][words])
                     progress(done := done + 1, total)
                 self._steps(texts, result.readings)

@@ -16,6 +16,7 @@ from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import PeerReadings
 from edgedec.bench.cache_quality import QualityBench, alike, at_budgets, right, worded
 from edgedec.bench.llama_filled import stretched
+from edgedec.cache import memory
 from edgedec.cli.bench import _cache_tables, app
 from edgedec.kernels.cpu import loader
 from edgedec.policies import FAMILY
@@ -179,6 +180,20 @@ def test_interrupted_measurements_are_kept(model: edgedec.Model) -> None:
     costs = CostBench(model, [64, 128], ["snapkv"]).measure(1, stop, lambda seconds: None)
     assert costs.interrupted
     assert set(costs.report()["snapkv"]) == {"64"}
+
+
+def test_caches_that_do_not_fit_beside_each_other_are_refused(
+    model: edgedec.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are in memory at once, so the system would end the process."""
+    bench = CostBench(model, [64], ["snapkv", "quest", "streaming"])
+    size = bench._read(64, "full", 0, CostReading()).cache.nbytes
+    room = iter([None, int(1.5 * size), int(1.5 * size) - 1])
+    monkeypatch.setattr(memory, "available_memory", lambda: next(room, 1 << 40))
+    with pytest.raises(UsageError, match=r"after 2 there is no room for another of 0 MiB; name fewer policies"):
+        bench.measure(1, lambda done, total: None, lambda seconds: None)
+    monkeypatch.setattr(memory, "available_memory", lambda: None)
+    bench.measure(1, lambda done, total: None, lambda seconds: None)
 
 
 def test_an_estimate_comes_first(model: edgedec.Model) -> None:
