@@ -43,7 +43,7 @@ def test_no_kernel_spills(architecture):
     assert wrong == {}
     most = {name: use.registers for name, use in made.kernels.items()}
     assert max(most.values()) <= 255
-    assert len(made.code) < 3 << 20  # 3 MiB
+    assert len(made.code) < 4 << 20  # 4 MiB
 
 
 @needs_nvrtc
