@@ -42,7 +42,10 @@ settings.register_profile("edgedec", deadline=None, suppress_health_check=[Healt
 settings.load_profile("edgedec")
 
 # What takes long for its few tests begins first, so that nothing is waited for at the end.
-LONGEST = ("test_conformance", "test_tvm_kinds", "test_harness", "test_template_bounds", "test_driver", "test_formats")
+LONGEST = (
+    *("test_conformance", "test_tvm_kinds", "test_harness", "test_template_bounds", "test_driver", "test_formats"),
+    *("test_abi", "test_batch", "test_bench_spec", "test_cut_calls", "test_passes", "test_prompts", "test_text"),
+)
 
 # What `make test` leaves to `make test-all`: files, and folders, that take long beside the number of their tests.
 LONG = {
