@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from raw_tensors import Raw, stored
 
 from edgedec.errors import BadTensor
 from edgedec.export.quantized._nvfp4 import Nvfp4Matrix, nvfp4
+from edgedec.export.quantized._stack import OwnPart, own_format
 from edgedec.export.quantized.compressed_tensors import matrices as of_compressor
 from edgedec.export.quantized.modelopt import matrices as of_modelopt
 from edgedec.export.safetensors import read_header
@@ -143,3 +145,24 @@ def test_modules_of_both_programs(tmp_path: Path) -> None:
     zero = {"m.weight_zero_point": ("F8_E4M3", (2, 2), bytes(4))}
     with pytest.raises(BadTensor, match=r"m\.weight_zero_point: NVFP4 has no zero points"):
         of_compressor({"format": "nvfp4-pack-quantized"}, stored(tmp_path, mine | zero))
+
+
+@pytest.mark.parametrize(
+    ("parts", "held"),
+    [
+        ([], None),
+        ([None], None),
+        ([("int4", 32)], ("int4", 32)),
+        ([("int4", 32), ("int8", 32)], ("int8", 32)),
+        ([("int4", 32), None], ("int4", 32)),
+        ([("int8", 16), ("int8", 32)], None),
+        ([("mx4", 32), ("mx4", 32)], ("mx4", 32)),
+        ([("mx4", 32), None], None),
+        ([("mx4", 32), ("int8", 32)], None),
+    ],
+)
+def test_the_format_that_holds_stacked_parts(parts: list[tuple[str, int] | None], held: tuple[str, int] | None) -> None:
+    """Int8 also holds what int4 does, both what is rounded; a format that is never rounded to holds only its own."""
+    matrices: list[Any] = [None if part is None else SimpleNamespace(own=part[0], block=part[1]) for part in parts]
+    of = [OwnPart(matrix, Part("w"), 1, lambda start, stop: np.zeros((0, 0), np.float32)) for matrix in matrices]
+    assert own_format(of) == held
