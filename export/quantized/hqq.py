@@ -38,6 +38,7 @@ _PACKINGS = {
     "2bit_u8": (2, 4, "U8", (2, 1)),  # 1: of 1.58 bits
     "1bit_u8": (1, 8, "U8", (1,)),
 }
+_CODES = {bits: codes for bits, codes, *_ in _PACKINGS.values()}
 _FACTS = ("nbits", "group_size", "axis")
 _FLAGS = ("quant_scale", "quant_zero", "view_as_float", "offload_meta", "encoded_state_dict", "stores_quant_config")
 _OTHERS = ("unpack_view_dtype", "compute_dtype", "channel_wise", "optimize", "round_zero")
@@ -216,7 +217,7 @@ class HqqMatrix(OwnMatrix):
     def _codes(self, start: int, stop: int) -> Codes:
         """Rows start to stop-1, of those that are packed: a packed row holds some that are far apart."""
         count, found, at = self.data.shape[0], list[Codes](), start
-        codes = 10 if self.bits == 3 else 8 // self.bits
+        codes = _CODES[self.bits]
         while at < stop:
             place, first = divmod(at, count)
             last = min(count, first + stop - at)
