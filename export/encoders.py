@@ -14,6 +14,9 @@ from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.export_options import ExportOptions
+from edgedec.export.row_scales import fit_rows
+from edgedec.export.weights import ROW, ROW_BLOCK
 from edgedec.runtime import RuntimeOptions, choose_runtime, open_runtime
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import ModelSpec
@@ -49,15 +52,26 @@ def usual_format(source: Checkpoint, spec: ModelSpec) -> WeightFormat:
     return DECODER_FORMAT if encoder_facts(source, spec) is None else ENCODER_FORMAT
 
 
+def block_of(source: Checkpoint, spec: ModelSpec, body: WeightFormat, options: ExportOptions) -> int:
+    """Weights that share a scale: as many as asked for, else of a text encoder's int8 matrices all of a row, unless the
+    checkpoint has scales of its own or passes choose the integers."""
+    if options.block is not None:
+        return options.block
+    chosen = source.quantization is not None or options.passes or options.quality != "fast"
+    return ROW if body == "int8" and fit_rows(spec) and not chosen else ROW_BLOCK
+
+
 def check_encoder(
     bundle: Bundle,
+    spec: ModelSpec,
     read: Callable[[str, int, int], NDArray[np.float32]],
     formats: Mapping[str, str],
     threads: int,
 ) -> None:
     """CheckpointError if the states of a bundle's rows are not those of its checkpoint. The floats run in the reference
-    on tokens that are drawn; entry and output are the host's in both."""
-    spec, texts = bundle.spec, [_drawn(bundle.spec)]
+    on tokens that are drawn; entry and output are the host's in both. spec: the checkpoint's, of which the bundle may
+    have other blocks."""
+    texts = [_drawn(spec)]
     runtime = open_runtime(choose_runtime(bundle), bundle, RuntimeOptions(threads=threads))
     found = next(TextRunner(bundle, runtime).hidden(texts))
     expected = next(TextRunner(bundle, Reference(spec, read)).hidden(texts))

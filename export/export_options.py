@@ -19,9 +19,10 @@ LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied model that gets two
     formats stores both); None: the closest format for a quantized checkpoint, else int4. block: weights that share a
-    scale; ROW: all of a row, of int8. kv: cache formats, the default one first. target: the machine whose layout
-    quantized matrices are stored in; either is read everywhere. runtimes: whose files to write, None for all that can
-    run the model. drafts: draft checkpoints to put in, their matrices in the format draft_weights, or as the model's.
+    scale; ROW: all of a row, of int8; None: ROW for text encoders of int8, else 32. kv: cache formats,
+    the default one first. target: the machine whose layout quantized matrices are stored in; either is read everywhere.
+    runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put in, their
+    matrices in the format draft_weights, or as the model's.
     kv_heads: key and value heads of each attention block, fewer than the checkpoint has, or the share of all heads; 0:
     as many. recover: minutes of training after that, on the calibration text. passes: what is done to the weights
     first (`passes/`), in words; quality: a choice of them; calibrate: the text for caches, heads and passes, or "own":
@@ -30,7 +31,7 @@ class ExportOptions:
     weights: str | None = None
     head: str | None = None
     embed: str | None = None
-    block: int = 32
+    block: int | None = None
     kv: tuple[str, ...] = ("f32",)
     target: str = "cpu"
     context: int | None = None
@@ -51,7 +52,7 @@ class ExportOptions:
         for flag, value in (("weights", self.weights), ("head", self.head), ("embed", self.embed)):
             if value is not None and value not in WEIGHT_FORMATS:
                 raise UsageError(f"--{flag} {value}: must be one of {', '.join(WEIGHT_FORMATS)}")
-        if self.block not in (32, 64, 128, ROW):
+        if self.block not in (None, 32, 64, 128, ROW):
             raise UsageError(f"--block {self.block}: must be 32, 64, 128, row")
         if self.block == ROW:
             self._check_rows()

@@ -28,7 +28,7 @@ from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
-from edgedec.export.encoders import check_encoder, encoder_facts, require_encoder_options, usual_format
+from edgedec.export.encoders import block_of, check_encoder, encoder_facts, require_encoder_options, usual_format
 from edgedec.export.export_options import LAYOUTS, ExportOptions
 from edgedec.export.float_run import FloatRun
 from edgedec.export.kv_heads import SmallerHeads, check_heads
@@ -43,7 +43,8 @@ from edgedec.export.parity import check_parity, parity
 from edgedec.export.passes import PassModel
 from edgedec.export.passes._all import Passed, Passing, TextSources
 from edgedec.export.passes._calibration import OWN
-from edgedec.export.weights import Kept, format_of
+from edgedec.export.row_scales import fit_rows, row_scales
+from edgedec.export.weights import ROW, Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import FAMILY as ARCHITECTURES
 from edgedec.models import Source
@@ -59,8 +60,6 @@ LOW_RANK = "low_rank.adapter"
 EMBEDDING = "model.embed_tokens.weight"
 _AS_THE_TARGET = DraftOptions()
 DEFAULT_OPTIONS = ExportOptions()
-
-
 AT_EIGHT_BITS = ExportOptions(weights="int8", check=False, runtimes=())
 
 
@@ -128,6 +127,7 @@ class _Export:
         spec = source.spec(options.context)
         self.parts: dict[str, Source] = source.weights(spec)
         self.formats = self._formats(spec)
+        self.block = block_of(source, spec, self.formats["body"], options)
         if spec.tied and self.formats["head"] != self.formats["embed"]:
             spec = replace(spec, tied=False)
             self.parts["head"] = self.parts["embed"]
@@ -154,19 +154,19 @@ class _Export:
         if o.kv_heads:
             said |= {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]} | recovered
         of, fills = (str(o.name), self._stored(), text, self.formats), self.source.diffusion(self.spec)
-        encodes, formats = encoder_facts(self.source, self.spec), (o.block, o.kv, LAYOUTS[o.target])
+        encodes, formats = encoder_facts(self.source, self.spec), (self.block, o.kv, LAYOUTS[o.target])
         own = self.passed.formats
         contents = Contents(*of, *formats, o.runtimes, said, own, "", fills, encodes, self.source.modes)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and encodes is not None:
-            check_encoder(Bundle.open(self.folder), self._read, self.formats, o.threads)
+            check_encoder(Bundle.open(self.folder), self.spec, self._read, self.formats, o.threads)
         if o.check and "parity" in texts:
             ids, what = texts["parity"]
             self.progress("parity", 0, 1)
             logits = floats.logits("parity") if self.heads is None else self._whole_logits(ids)
             found = parity(Bundle.open(self.folder), ids, logits, what, o.threads)
-            same = not o.kv_heads and self.passed.spec is None
-            check_parity(found, floats=same and set(self.formats.values()) <= {"f32", "f16"})
+            floats_only = set(self.formats.values()) <= {"f32", "f16"}
+            check_parity(found, floats=floats_only and not o.kv_heads and self.passed.spec is None)
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
@@ -195,10 +195,12 @@ class _Export:
             add(name, partial(read, name), kept)
 
     def _passed(self, text: Text) -> Passed:
-        """What passes make of the weights."""
+        """What passes make of the weights, or the fitting of scales of rows."""
+        if self.block == ROW and self.formats["body"] == "int8" and fit_rows(self.spec):
+            return row_scales(self.spec, self._read, frozenset(self.kept), self.formats["embed"])
         encode = None if text.tokenizer is None else Tokenizer.load(self.folder / text.tokenizer).encode
         model, texts = PassModel(self.spec, self._read, self._own_formats()), TextSources(encode, self._own_text)
-        return self.passing.run(model, self.formats, self.options.block, frozenset(self.kept), texts)
+        return self.passing.run(model, self.formats, self.block, frozenset(self.kept), texts)
 
     def _own_text(self, tokens: int, length: int) -> tuple[NDArray[np.int64], ...]:
         """Text that the model writes, stored in 8 bits for it."""
@@ -221,7 +223,7 @@ class _Export:
         asked = self.options
         ends = {"embed": asked.embed or (asked.head if self.spec.tied else None), "head": asked.head}
         own = asked.weights is None and ends.get(name) is None
-        return self.source.kept(self.parts[name], fmt, asked.block, own)
+        return self.source.kept(self.parts[name], fmt, self.block, own)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         return (self._read_whole if self.heads is None else self.heads.read)(name, start, stop)

@@ -56,8 +56,13 @@ class FormatFlags:
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None
     embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None
     block: Annotated[
-        str, typer.Option(metavar="32|64|128|row", help="Weights that share a scale; row: all of one, int8 only.")
-    ] = "32"
+        str,
+        typer.Option(
+            metavar="32|64|128|row",
+            show_default=False,
+            help="Weights that share a scale; row: all of one, int8 only. 32; row for text encoders.",
+        ),
+    ] = ""
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32"
@@ -90,10 +95,10 @@ class FormatFlags:
             "runtimes": names(self.runtimes) if self.runtimes else None,
         }
 
-    def _block(self) -> int:
-        sizes = {"32": 32, "64": 64, "128": 128, "row": 0}
+    def _block(self) -> int | None:
+        sizes = {"": None, "32": 32, "64": 64, "128": 128, "row": 0}
         if self.block not in sizes:
-            raise UsageError(f"--block {self.block}: must be {', '.join(sizes)}")
+            raise UsageError(f"--block {self.block}: must be {', '.join(list(sizes)[1:])}")
         return sizes[self.block]
 
 

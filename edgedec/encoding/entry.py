@@ -4,26 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
 from edgedec.encoding.numeric import Array, convolved, normed, squashed
 from edgedec.errors import UsageError
-from edgedec.spec import EncoderEntry
+from edgedec.spec import EncoderEntry, ModelSpec
+
+
+class Tensors(Protocol):
+    """A bundle, or what stands for it: `rows` gives a whole tensor, `gather` the rows of a matrix that are named."""
+
+    def rows(self, name: str) -> Array: ...
+
+    def gather(self, name: str, rows: NDArray[np.int64]) -> Array: ...
 
 
 class EntryTables:
-    """The tables of a bundle, read once."""
+    """The tables of a model, read once."""
 
-    def __init__(self, bundle: Bundle, entry: EncoderEntry) -> None:
-        self._bundle, self._entry, self._spec = bundle, entry, bundle.spec
-        self._tables = {name: bundle.rows(name) for name in entry.tensors(bundle.spec.hidden_size)}
+    def __init__(self, spec: ModelSpec, entry: EncoderEntry, tensors: Tensors) -> None:
+        self._spec, self._entry, self._tensors = spec, entry, tensors
+        self._tables = {name: tensors.rows(name) for name in entry.tensors(spec.hidden_size)}
 
     def rows(self, ids: Sequence[int], types: Sequence[int]) -> Array:
         """The state [n, hidden_size] of a text's tokens. types: of models with several; of others they are ignored."""
         entry, tables = self._entry, self._tables
-        x = self._bundle.gather("embed", np.asarray(ids, np.int64)) * np.float32(self._spec.embed_scale)
+        x = self._tensors.gather("embed", np.asarray(ids, np.int64)) * np.float32(self._spec.embed_scale)
         if entry.types:
             kinds = np.asarray(types, np.int64) if entry.types > 1 else np.zeros(len(ids), np.int64)
             if kinds.min() < 0 or kinds.max() >= entry.types:

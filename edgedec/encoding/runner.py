@@ -23,7 +23,7 @@ class TextRunner:
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self._runtime, self._spec = runtime, bundle.spec
         modes, entry = bundle.manifest.modes is not None, self._spec.entry
-        self._entry = None if entry is None or modes else EntryTables(bundle, entry)
+        self._entry = None if entry is None or modes else EntryTables(self._spec, entry, bundle)
         self._grouped = modes or not self._spec.causal
         self._last = self._spec.n_blocks - 1
         self._rows = min(_ROWS, runtime.capabilities.largest_call)

@@ -7,7 +7,8 @@ from typing import Literal
 
 from edgedec.errors import BundleCorrupt
 
-Norm = Literal["rms", "layer", "none"]
+# "scale": a factor of each value and no norm, before the first matrix of a block.
+Norm = Literal["rms", "layer", "scale", "none"]
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
 Shapes = dict[str, tuple[int, ...]]
 LARGEST = 1 << 24
@@ -31,7 +32,8 @@ class UpMatrix:
 
 
 def norm_tensors(norm: Norm, name: str, width: int) -> Shapes:
-    """The tensors of a norm: a weight, and of LayerNorm a bias; none for "none"."""
+    """The tensors of a norm: a weight, which is all that "scale" multiplies by, and of LayerNorm a bias; none for
+    "none"."""
     if norm == "none":
         return {}
     shapes: Shapes = {name: (width,)}

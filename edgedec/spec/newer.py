@@ -49,6 +49,7 @@ EARLY_ROUTER = "routers that read the state before attention"
 SUM_BIAS = "a bias of the experts' sum"
 AGAIN = "a state that is added and normed twice"
 AFTER = "norms of the sum of a block and the state"
+SCALED = "factors in the place of a norm"
 # Which graphs of ONNX do not have: they are of the CPU engine and of the reference.
 NO_GRAPHS = (
     *(K_IS_V, V_NORM, DIFFERENTIAL, STATE_SCALE, ROUTER_NORM, EXPERT_SCALE, JOINED, EXPERT_LEVELS, EXPERT_DROP),
@@ -57,7 +58,8 @@ NO_GRAPHS = (
 # In the order in which refusals name them.
 NEWER = (
     *(BRANCH, RELU2, XIELU, HEAD_BIAS, ENTRY, QK_NORM, CLIP, SLOPES, INNER_NORM, SINK_LOGIT, GATES, EXPERT_BIAS),
-    *(SUM_BIAS, AGAIN, CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, AFTER, *NO_GRAPHS),
+    *(SUM_BIAS, AGAIN, CLAMPED, CHOICE_BIAS, GATE_ALONE, PLAIN_EXPERTS, SPARSEMIXER, RELU_ROUTER, AFTER, SCALED),
+    *NO_GRAPHS,
 )
 _KINDS = frozenset(
     (
@@ -94,6 +96,7 @@ def _of(block: Block) -> dict[str, Any]:
         XIELU: activation == "xielu",
         INNER_NORM: inner != "none",
         FEEDS: getattr(block, "feeds", False),
+        SCALED: block.norm == "scale",
     }
     if isinstance(block, Lookup | Mlp | Moe):
         found[STATE_SCALE] = block.state_scale

@@ -14,6 +14,8 @@ def norm(g: Graph, kind: Norm, x: str, name: str, eps: float) -> str:
     """x normed over its last axis by the stored tensors `name`."""
     if kind == "none":
         return x
+    if kind == "scale":
+        return g.node("Mul", [x, g.vector(name)])
     if kind == "layer":
         inputs = [x, g.vector(name), g.vector(f"{name}_bias")]
         return g.node("LayerNormalization", inputs, axis=-1, epsilon=eps, stash_type=1)

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 28
+#define ED_ABI 29
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -19,7 +19,7 @@ struct ed_tensor {
   const void *data, *scales, *zeros;
 };
 
-// kind 0: none, 1: rms, 2: layer. `bias` may be null.
+// kind 0: none, 1: rms, 2: layer, 3: times `weight`. `bias` may be null.
 struct ed_norm {
   int32_t kind, reserved;
   const float *weight, *bias;

@@ -12,7 +12,7 @@ namespace edgedec {
 class Engine;
 
 enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4, POWER_LAW = 6, LATENT = 7, S6 = 9, CONV = 10, DELTA = 11, SHARED_ATTENTION = 12, LOOKUP = 13, RWKV7 = 14, CHANNEL_MIX = 15, GMU = 16, ALTUP = 17, LAUREL = 18, PRE_ROUTER = 19 };
-enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
+enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2, SCALE = 3 };
 
 // What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
 // rows path[begin[r]] .. path[end[r] - 1] of the tree, ascending. A chain has no lists: row r sees rows 0 .. first + r.

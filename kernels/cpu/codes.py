@@ -8,7 +8,7 @@ FORMATS = {
 }
 LAYOUTS = {"rows": 0, "interleave16": 1}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "clamped_swiglu": 4, "relu2": 5, "xielu": 6}
-NORMS = {"none": 0, "rms": 1, "layer": 2}
+NORMS = {"none": 0, "rms": 1, "layer": 2, "scale": 3}
 PART_NORMS = {"none": 0, "plain": 1, "rms": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2, "heads": 3}
 KINDS = {

@@ -443,6 +443,9 @@ void Engine::norm_values(const ed_norm& norm, const float* x, int n, float* y) c
   switch (norm.kind) {
     case RMS: return kernels_.norm(x, norm.weight, n, model_.norm_eps, y);
     case LAYER: return kernels_.layer_norm(x, norm.weight, norm.bias, n, model_.norm_eps, y);
+    case SCALE:
+      for (int i = 0; i < n; i++) y[i] = x[i] * norm.weight[i];
+      return;
     default:
       if (x != y) std::copy(x, x + n, y);
   }

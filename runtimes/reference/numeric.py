@@ -61,9 +61,11 @@ def expert_name(matrix: str, expert: int) -> str:
 
 
 def normed(x: Array, kind: Norm, weight: Array | None, bias: Array | None, eps: float) -> Array:
-    """RMSNorm, LayerNorm or no norm over the last axis."""
+    """RMSNorm, LayerNorm, the weights alone or no norm over the last axis."""
     if weight is None or kind == "none":
         return x
+    if kind == "scale":
+        return x * weight
     if kind == "rms":
         return rms_norm(x, weight, eps)
     centred = x - x.mean(axis=-1, keepdims=True)
