@@ -47,12 +47,36 @@ LONGEST = (
     *("test_abi", "test_batch", "test_bench_spec", "test_cut_calls", "test_passes", "test_prompts", "test_text"),
 )
 
-# What `make test` leaves to `make test-all`: files, and folders, that take long beside the number of their tests.
+# What `make test` leaves to `make test-all`: what takes long beside the number of its tests. Files, folders, and tests.
 LONG = {
     "cuda", "devices", "native", "statistical",
-    "test_blocks", "test_conformance", "test_formats", "test_generate", "test_hostile", "test_hub", "test_never_slower",
-    "test_new_plugin", "test_paired", "test_prefixes", "test_replicas", "test_serve_pool", "test_soak",
-    "test_speculation", "test_template_bounds",
+    "test_blocks", "test_conformance", "test_cut_calls", "test_formats", "test_generate", "test_hostile", "test_hub",
+    "test_never_slower", "test_new_plugin", "test_paired", "test_prefixes", "test_replicas", "test_serve_pool",
+    "test_soak", "test_speculation", "test_template_bounds",
+    "test_batch::test_a_torn_or_damaged_journal_loses_nothing", "test_batch::test_kill_9_at_random_moments",
+    "test_bench::test_peers_takes_turns_and_reports_everyone",
+    "test_choice::test_the_same_tokens_for_every_seed",
+    "test_cli::test_an_interrupt_in_the_first_moments_is_no_traceback",
+    "test_client_bodies::test_what_a_package_sent_is_accepted",
+    "test_company::test_every_search_alone_and_in_company",
+    "test_configs::test_published_models_have_the_published_number_of_parameters",
+    "test_drafter_ead::test_the_text_is_that_of_a_naive_loop",
+    "test_drafter_tables::test_greedy_text_of_nano_is_the_same",
+    "test_editing::test_rules_that_are_nearly_it_give_other_texts", "test_editing::test_the_block_cache_is_exact",
+    "test_editing::test_the_text_is_that_of_the_rule_written_out",
+    "test_experts::test_bytes_are_the_cpu_engines",
+    "test_families_decode::test_a_cache_gives_the_text_without_one",
+    "test_families_decode::test_the_mask_is_never_said",
+    "test_fusion::test_each_rule_is_the_one_without_a_cache", "test_fusion_candidates::test_a_value_is_the_naive_one",
+    "test_gguf_import::test_kept_types_give_the_same_bytes_in_any_call_on_any_machine",
+    "test_gguf_import::test_types_that_only_gguf_has_are_kept",
+    "test_prompts::test_json_in_parts_is_the_same_json",
+    "test_runtimes::test_greedy_decoding_is_that_of_transformers",
+    "test_serve::test_sigterm_lets_what_runs_end", "test_serve::test_texts_beyond_the_room_in_the_caches_wait",
+    "test_serve_texts::test_every_answer_is_json_whatever_a_request_holds",
+    "test_session_store::test_a_hundred_chats", "test_session_store::test_a_killed_program_leaves_whole_sessions",
+    "test_sources::test_bytes_are_the_cpu_engines", "test_sources::test_cuda_is_compiled_for_gpus",
+    "test_text::test_tokens_and_text_are_those_of_tokenizers",
 }  # fmt: skip
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -84,7 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
     items[:] = [item for item in items if item.nodeid not in passed]
     for item in items:
-        if LONG & {item.path.stem, item.path.parent.name}:
+        function = getattr(item, "originalname", item.name)
+        if LONG & {item.path.stem, item.path.parent.name, f"{item.path.stem}::{function}"}:
             item.add_marker(pytest.mark.long)
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.stem not in LONGEST, -sizes[item.path]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import conftest
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -45,3 +46,23 @@ def test_what_could_have_been_installed_fails_a_complete_run(
     assert found.ret == code
     named = "skipped although it can be installed: needs torch"
     assert (named in found.stdout.str()) == bool(code)
+
+
+def test_what_is_left_to_the_complete_run_exists() -> None:
+    """A test that was renamed would be run by everybody again."""
+    tests = CONFTEST.parent
+    for name in conftest.LONG:
+        stem, _, function = name.partition("::")
+        files = [path for path in tests.rglob(f"{stem}*") if path.stem == stem or path.is_dir()]
+        assert files, name
+        assert not function or any(f"def {function}(" in path.read_text("utf-8") for path in files), name
+
+
+def test_long_tests_are_left_out(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkdir("unit")
+    pytester.makeconftest(CONFTEST.read_text())
+    body = "def test_kill_9_at_random_moments(): pass\ndef test_short(): pass\n"
+    (folder / "test_batch.py").write_text(body)
+    (folder / "test_soak.py").write_text(body)
+    pytester.runpytest_subprocess("-m", "not long").assert_outcomes(passed=1, deselected=1)
+    pytester.runpytest_subprocess().assert_outcomes(passed=4)
