@@ -26,7 +26,7 @@ from edgedec.spec.newer import SCALED, newer
 
 QUICK = ExportOptions(check=False, runtimes=())
 # A norm before a block, LayerNorm or RMS, and none.
-KINDS = {"bert": "scale", "modernbert": "layer", "eurobert": "rms"}
+KINDS = {"bert": "scale", "modernbert-score": "layer", "eurobert": "rms"}
 
 
 def checkpoint(folder: Path, name: str) -> Path:

@@ -58,7 +58,8 @@ def test_what_is_left_to_the_complete_run_exists() -> None:
         assert not function or any(f"def {function}(" in path.read_text("utf-8") for path in files), name
 
 
-def test_long_tests_are_left_out(pytester: pytest.Pytester) -> None:
+def test_long_tests_are_left_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGEDEC_PASSED", raising=False)
     folder = pytester.mkdir("unit")
     pytester.makeconftest(CONFTEST.read_text())
     body = "def test_kill_9_at_random_moments(): pass\ndef test_short(): pass\n"

@@ -35,7 +35,7 @@ EXPERT_MODELS: dict[str, ModelSpec] = {
     ),
     "sums normed twice": spec_of(
         "sums normed twice",
-        (replace(HEADS, norm="none", after="layer", again="layer"), replace(PLAIN, sum_bias=True, after="layer")),
+        (replace(HEADS, norm="scale", after="layer", again="layer"), replace(PLAIN, sum_bias=True, after="layer")),
         (replace(HEADS, window=7, after="rms", again="rms"), replace(MOE, sum_bias=True, shared_size=16)),
         (replace(HEADS, post_norm="rms", after="layer", again="rms"), Mlp(96, after="rms")),
     ),

@@ -96,7 +96,7 @@ MODELS: dict[str, ModelSpec] = {
             "norms of sums",
             (
                 replace(HEADS, rope=None, norm="none", after="layer", qkv_bias=True, o_bias=True),
-                Mlp(96, False, "gelu", True, norm="scale", after="layer"),
+                Mlp(96, False, "gelu", True, norm="none", after="layer"),
             ),
             (replace(HEADS, window=7, post_norm="rms", after="rms"), Mlp(80, after="rms")),
         ),
