@@ -168,6 +168,11 @@ class Drafter(Protocol):
         delayed."""
         ...
 
+    def end(self, context: Context) -> None:
+        """Account for what came since the last proposal. Called when a generation ends, complete or not, and before a
+        `reset` during one. A later generation may continue the text."""
+        ...
+
     def reset(self) -> None:
         """Prepare for another text; what was learned about the model stays."""
         ...
@@ -210,6 +215,9 @@ class BaseDrafter:
         pass
 
     def prepare(self) -> None:
+        pass
+
+    def end(self, context: Context) -> None:
         pass
 
     def reset(self) -> None:

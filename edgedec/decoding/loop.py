@@ -130,6 +130,7 @@ class TextGeneration:
             # After an interrupt from outside; everywhere else this holds already.
             if context.cache.length > len(context.ids):
                 context.cache.truncate(len(context.ids))
+            self._drafter.end(context)
 
     def _most(self) -> int | None:
         """The most tokens that may be added; None if neither a limit nor the context ends the text."""
@@ -179,6 +180,7 @@ class TextGeneration:
         self._began = perf_counter()
         context = self.context
         if context.suit():
+            self._drafter.end(context)
             self._drafter.reset()
         if context.policy is not None:
             yield from settle(context, self.capabilities.prefill_chunk, self._drafter)
@@ -259,6 +261,7 @@ class TextGeneration:
         if self.stats.generated and self.config.max_tokens is None and self.context.sinks is None:
             self._stop("context")
             return False
+        self._drafter.end(self.context)
         self.context.make_room()
         self._drafter.reset()
         return True

@@ -50,6 +50,9 @@ class Wrapped:
     def prepare(self) -> None:
         self.drafter.prepare()
 
+    def end(self, context: Context) -> None:
+        self.drafter.end(context)
+
     def reset(self) -> None:
         self.drafter.reset()
 

@@ -174,6 +174,11 @@ class Deferred(Wrapped):
         self._closed, self._length = self._closed + tokens, length
         self._openings.save(bank.rate * tokens * bank.call / (context.concurrent + 1))
 
+    def end(self, context: Context) -> None:
+        if not self.opened:
+            self._save(context)
+        super().end(context)
+
     def reset(self) -> None:
         self._length = 0
         super().reset()

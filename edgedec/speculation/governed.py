@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import cached_property
 from typing import Any
 
 from edgedec.decoding.context import Context
@@ -46,9 +47,8 @@ class Governed:
         terms: Terms,
     ) -> None:
         self._measure, self._find_probe = costs, row_probe
-        self._costs: Costs | None = None
         self._probe: RowProbe | None = None
-        self._shared, self._terms = shared, terms
+        self._shared, self._named = shared, terms is not AUTO
         self.members = [self._record(name, drafter) for name, drafter in drafters]
         self._names = [member.name for member in self.members]
         self.account = TextAccount(shared.bank(terms) if shared else Bank(terms))
@@ -58,28 +58,25 @@ class Governed:
         self._useful, self._gaps = UsefulRows(), Gaps()
         # Calls by the size of their drafts, those without by reason; the text when it proposed, the reason after it.
         self._sizes, self._whys = Counter[int](), Counter[str]()
-        self._ids, self._later, self._length, self._rest = list[int](), WAITING, 0, 0
+        self._ids, self._later = list[int](), WAITING
         self._begin_text()
         self._link()
 
     def _begin_text(self) -> None:
         """Another text begins."""
-        self._whys[self._later] += (rested := self._rested())
-        self.account.add_time(rested * (0.0 if self._prices is None else self._prices.token))
         self._length = self._rest = 0
         # The drafters that get the results of the next call: first those that learn from a prompt.
         self._learners = [member for member in self.members if member.drafter.prompt_rows]
 
-    @property
+    @cached_property
     def costs(self) -> Costs:
         """The costs of calls, created on first use."""
-        if self._costs is None:
-            self._costs = self._measure()
-            self._probe = self._find_probe(self._costs)
-            for _, member in self._others:
-                if member.drafter.effort is not None:
-                    member.shared = self._costs.experience(member.name)
-        return self._costs
+        costs = self._measure()
+        self._probe = self._find_probe(costs)
+        for _, member in self._others:
+            if member.drafter.effort is not None:
+                member.shared = costs.experience(member.name)
+        return costs
 
     def _record(self, name: str, drafter: Drafter) -> DrafterRecord:
         if self._shared is None:
@@ -117,12 +114,11 @@ class Governed:
 
     def _readers(self) -> list[DrafterRecord]:
         """The drafters that read a prompt as well: those that pay as far as is known, if anything may be lost."""
-        prices, named = self._prices if self.account.left > 0 else None, self._terms is not AUTO
-        return [
-            member
-            for _, member in self._others
-            if member.reads and not member.hopeless and (named or (prices is not None and member.pays(prices)))
-        ]
+        readers = [member for _, member in self._others if member.reads and not member.hopeless]
+        if self._named:
+            return readers
+        prices = self._prices if self.account.left > 0 else None
+        return [member for member in readers if prices is not None and member.pays(prices)]
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
         for member in self._readers():
@@ -130,30 +126,37 @@ class Governed:
                 yield from reading
 
     def _begin(self, context: Context) -> None:
-        """Bring prices, balance and waits up to date. The calls since the last one had no drafts."""
-        costs, self._sequences, steps = self.costs, context.concurrent + 1, self._drain()
+        """Bring prices, balance and waits up to date."""
+        costs, self._sequences = self.costs, context.concurrent + 1
         context.gaps.watch(costs.between)
-        self._gaps, n, rested = context.gaps, len(context.ids), self._rested()
+        self._gaps, length, reading = context.gaps, context.cache.length, len(context.ids) - context.cache.length - 1
         self._prices, self._watched, self.account.lacking = None, False, 0.0
-        if n == context.cache.length + 1:
+        if reading == 0:
             self._learners = []
         if costs.covers(self._sequences):
-            length = context.cache.length
-            prices = self._prices = Prices.of(
-                costs, costs.between, self._sequences, length, n - length - 1, context.ends
-            )
+            prices = self._prices = Prices.of(costs, costs.between, self._sequences, length, reading, context.ends)
             self.account.bank.open(prices.call)
-            if self._length:
-                self.account.add_time(context.generated_after(self._length) * prices.token)
-            if self._useful.update(costs, self._sequences) and self._terms is AUTO:
+            if self._useful.update(costs, self._sequences) and not self._named:
                 for _, member in self._others:
                     member.learn_hope(prices)
         elif costs.known:
             self.account.bank.open(costs.at_least(self._sequences))
+        self._pass_calls(context, 1)
+
+    def _pass_calls(self, context: Context, asked: int) -> None:
+        """Account for the calls since the last proposal, which had no drafts, and for `asked` calls more."""
+        steps, rested = self._drain(), self._rested()
+        if self._prices is not None and self._length:
+            self.account.add_time(context.generated_after(self._length) * self._prices.token)
         self._whys[self._later] += rested
         for record in self._records:
-            record.pass_calls(1 + rested + (0 if record is self._group else steps), self._sequences)
-        self._length, self._rest, self._ids = n, 0, context.ids
+            record.pass_calls(asked + rested + (0 if record is self._group else steps), self._sequences)
+        self._length, self._rest, self._ids = len(context.ids), 0, context.ids
+
+    def end(self, context: Context) -> None:
+        self._pass_calls(context, 0)
+        for member in self.members:
+            member.drafter.end(context)
 
     def _rested(self) -> int:
         """The calls since the last proposal for which nothing was asked."""
@@ -162,14 +165,13 @@ class Governed:
     def _asked(self, prices: Prices, reading: bool) -> list[tuple[int, DrafterRecord]]:
         """The drafters besides the runtime's tables that are asked. reading: a prompt is pending; no first token waits
         for a draft."""
-        left, self._why = self.account.left, PROMPT if reading and self._others else WAITING
-        if self._terms is not AUTO and left <= 0:
-            self._why = BANK
-        named, row, found = self._terms is not AUTO and left > 0, prices.row, list[tuple[int, DrafterRecord]]()
+        left, row, found = self.account.left, prices.row, list[tuple[int, DrafterRecord]]()
+        self._why = BANK if left <= 0 and (reading or self._named) else PROMPT if reading and self._others else WAITING
+        if reading:
+            self._learners += [member for member in self._readers() if member not in self._learners]
+            return found
         for number, member in self._others:
-            if reading and member in self._readers() and member not in self._learners:
-                self._learners.append(member)
-            if reading or not (named or member.ready(prices)):
+            if not ((self._named and left > 0) or member.ready(prices)):
                 continue
             affords = left >= (needed := member.needs(prices) + row)
             if affords or (member.follows and left > 0):
@@ -185,7 +187,7 @@ class Governed:
     def _ask_tables(self, prices: Prices) -> None:
         """Decide whether the runtime's tables propose for the next call."""
         left, group = self.account.left, self._group
-        if group is None or not ((self._terms is not AUTO and left > 0) or group.ready(prices)):
+        if group is None or not ((self._named and left > 0) or group.ready(prices)):
             return
         if risked(left, SURE) > (needed := group.takes + prices.row):
             self._watched = True
@@ -203,8 +205,7 @@ class Governed:
             return None
         calls = calls if self._probe is None or self._probe.complete(self._sequences) else min(calls, _REST)
         if self._steps is None:
-            named = self._terms is not AUTO
-            self._steps = TableSteps(compiled, group, self.account, self._names, named, self.costs, self._probe)
+            self._steps = TableSteps(compiled, group, self.account, self._names, self._named, self.costs, self._probe)
         self._steps.renew(context, self._useful, self._sequences)
         return Draft(rest=calls, steps=self._steps)
 
@@ -229,26 +230,25 @@ class Governed:
         """The calls for which no drafter is to be asked; tables: the runtime's tables neither."""
         records = [r for r in self._records if not r.hopeless and (tables or r is not self._group)]
         reading = any(record.reads and record in self._learners for record in records)
-        if reading or (records and self._terms is not AUTO):
+        if reading or (records and self._named):
             return 0
         wait, short = min((record.calls_left(prices) for record in records), default=_OWN_STEPS), 0
         if self._why == BANK and not self._watched:
-            # A shared balance never gets what a text earned in its last rest.
-            owed = self.account.calls_in_debt(prices.token, _OWN_STEPS if self._shared is None else _REST)
-            short = max(owed, _SHORT if tables else _REST)
+            short = max(self.account.calls_in_debt(prices.token, _OWN_STEPS), _SHORT if tables else _REST)
         return max(min(wait, _REST if tables else _OWN_STEPS), short, 0)
 
     def _teach(self, step: StepResult) -> None:
         """Let the drafters learn from a call."""
         for _, member in self._others:
             member.follows = False
-        for member in [one for one in self._learners if one not in self._tables]:
-            member.drafter.observe(step)
-            member.follow(len(step.picked))
+            if member in self._learners:
+                member.drafter.observe(step)
+                member.follow(len(step.picked))
         if self._compiled is not None and any(member in self._learners for member in self._tables):
             self._compiled.observe(step, self._mask)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        self._drain()
         for member in self.members:
             member.drafter.reset()
         for record in self._records:
@@ -294,7 +294,7 @@ class Governed:
         left, found = self.account.left, {}
         for member in self.members:
             judged = self._group if self._group is not None and member in self._tables else member
-            facts = judged.facts(self._prices, self._terms is not AUTO and left > 0)
+            facts = judged.facts(self._prices, self._named and left > 0)
             facts |= {"state": USED, "asked": proposed, "wait": 0} if proposed else {}
             found[member.name] = member.report(facts | {"bank_s": left})
         return found

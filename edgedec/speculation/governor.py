@@ -78,8 +78,7 @@ class Governor(Governed):
             self._learners = list(self.members)
             if nodes > 0:
                 return self._propose(context, nodes, min_path_prob, self._others, 0)
-        row_probe = self._probe
-        probe = 0 if self._fixed or row_probe is None else row_probe.more(self._sequences, nodes)
+        probe = 0 if self._fixed or self._probe is None else self._probe.more(self._sequences, nodes)
         self._probing = probe > 0
         if nodes < 1 and not (context.left and prices):
             return self._none(CONSTRAINT if context.hooks.slow() else NO_ROOM, watch)
@@ -91,8 +90,8 @@ class Governor(Governed):
             return self._none(MEASURING, watch)
         asked = self._asked(prices, reading=len(context.ids) - context.cache.length > 1)
         if not (asked or probe or self._learners) and (draft := self._own_steps(context, prices)) is not None:
-            self._spend(watch.seconds())
-            self.account.settle(0.0, self._spent, prices.call)
+            self._gaps.count(took := watch.seconds())
+            self.account.settle(0.0, took, prices.call)
             return draft
         if nodes < 1:
             return self._none(NO_ROOM, watch)
@@ -103,7 +102,8 @@ class Governor(Governed):
             alone = self._sequences == 1 and len(context.ids) == context.cache.length + 1
             if few > 0 and alone and self._trees and not (asked or probe) and context.hooks.allowed is None:
                 return self._quick(context, few, watch)
-            return self._propose(context, nodes, min_path_prob, asked, probe, watch.seconds())
+            self._spend(watch.seconds())
+            return self._propose(context, nodes, min_path_prob, asked, probe)
         if not self._watched:
             return self._none(self._why, watch)
         return self._none(BANK if few < 0 else REFUSED if len(self._found.merger) else NO_GUESS, watch)
@@ -112,7 +112,6 @@ class Governor(Governed):
         """Have the runtime's tables propose; returns the number of nodes that would pay, -1 if the balance cannot pay
         for one."""
         assert self._compiled is not None
-        assert self._group is not None
         most, trust = min(nodes, self._useful.limit), self.account.bank.trust
         wanted = watched(prices, most, trust)
         found = self._compiled.watch(context, max(most, 1), self._useful.least, self._mask, wanted)
@@ -164,9 +163,8 @@ class Governor(Governed):
         min_path_prob: float,
         asked: Sequence[tuple[int, DrafterRecord]],
         probe: int,
-        spent: float = 0.0,
     ) -> Generator[Request | Offer, Any, Draft]:
-        watch = OwnTime()
+        watch, spent = OwnTime(), self._spent
         found = self._found = self._found or Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
         least = min_path_prob if self._fixed else max(min_path_prob, self._useful.least)
@@ -183,7 +181,7 @@ class Governor(Governed):
         draft, waited = yield from self._chosen(found, context, limit, probe)
         if self._kept or found.own_rows:
             context.gaps.add_draft()
-        self._spend(spent + found.own(watch, waited, draft))
+        self._spend(found.own(watch, waited, draft))
         if self._group is not None and self._watched:
             self._group.add_time(spent)
         return draft
@@ -252,7 +250,8 @@ class Governor(Governed):
             later = self._judge(found, tokens, rows, prices, took)
         elif self._watched and self._group is not None:
             self._group.add_time(took)
-        self._settle(step, prices, self._spent + took - later if self._learners or self._spent else 0.0)
+        spent, self._spent = self._spent, 0.0
+        self._settle(step, prices, spent + took - later if self._learners or spent else 0.0)
 
     def _judge(
         self, found: Proposals, tokens: Sequence[float], rows: Sequence[int], prices: Prices, took: float
@@ -280,8 +279,7 @@ class Governor(Governed):
 
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Settle the call with the bank."""
-        found = self._found
-        own = 0 if self._probing or found is None else len(self._kept) + found.own_rows
+        own = 0 if self._probing or self._found is None else len(self._kept) + self._found.own_rows
         if not own:
             self.account.looked = spent
             return self.account.settle(0.0, spent, prices.call)
@@ -289,12 +287,13 @@ class Governor(Governed):
         row = self.costs.row(step.total - drafted, drafted) + prices.each
         self.account.settle(prices.token * (step.new - 1), row * own + spent + prices.draft, prices.call)
 
+    def end(self, context: Context) -> None:
+        if self._spent and self._prices is not None and not self._fixed:  # for a call that did not run
+            self.account.settle(0.0, self._spent, self._prices.call)
+        self._spent = 0.0
+        super().end(context)
+
     def report(self) -> dict[str, Any]:
         self._drain()
         calls = self._whys + Counter({self._later: self._rested()})
         return states.counts_of(calls, self._sizes) | {"drafters": self._report(self._calls if self._fixed else 0)}
-
-    def reset(self) -> None:
-        self._drain()
-        self._reset()
-        self._forget()

@@ -37,9 +37,8 @@ class PromptingGovernor(Governor):
         min_path_prob: float,
         asked: Sequence[tuple[int, DrafterRecord]],
         probe: int,
-        spent: float = 0.0,
     ) -> Generator[Request | Offer, Any, Draft]:
-        draft = yield from super()._propose(context, nodes, min_path_prob, asked, probe, spent)
+        draft = yield from super()._propose(context, nodes, min_path_prob, asked, probe)
         number = next(i for i, member in enumerate(self.members) if isinstance(member.drafter, Prompting))
         drafter, found = self.members[number].drafter, self._found
         # Not with drawn rows, with rows whose first blocks have run, or under a policy, which may use attention

@@ -110,15 +110,46 @@ def asked(governor: Governor, left: float, reading: bool = False) -> tuple[list[
 
 def test_a_text_earns_until_it_ends() -> None:
     """Texts shorter than a rest would otherwise never pay back anything."""
-    governor = alone(context(range(1, 13), cached=11), AUTO)
+    text = context(range(1, 13), cached=11)
+    governor = alone(text, AUTO)
+    bank, (first, second) = governor.account.bank, governor.members
+    bank.left, governor._rest, governor._later, first.wait = -1.0, 100, BANK, 100
+    text.ids += range(20)
+    governor.end(text)
+    earned = -1.0 + 0.008 * 20 * 1.5
+    assert bank.left == pytest.approx(earned)
+    assert governor._whys[BANK] == 19, "the first was that of the proposal"
+    assert (first.wait, first.shared.calls, second.shared.calls) == (81, 20, 20)
+    governor.end(text)
+    governor.reset()
+    assert bank.left == pytest.approx(earned), "once"
+    assert (governor._whys[BANK], first.shared.calls) == (19, 20)
+
+
+def test_a_text_that_goes_on_after_its_end_earns_from_there() -> None:
+    text = context(range(1, 13), cached=11)
+    governor = alone(text, AUTO)
     bank = governor.account.bank
-    bank.left, governor._rest, governor._later = -1.0, 100, BANK
-    governor._ids.extend(range(20))
-    governor.reset()
-    assert bank.left == pytest.approx(-1.0 + 0.008 * 19 * 1.5), "the last token took no call yet"
-    assert governor._whys[BANK] == 19
-    governor.reset()
-    assert bank.left == pytest.approx(-1.0 + 0.008 * 19 * 1.5), "once"
+    bank.left, governor._rest = -1.0, 100
+    text.ids += range(20)
+    governor.end(text)
+    text.ids += range(3)
+    governor._begin(text)
+    assert bank.left == pytest.approx(-1.0 + 0.008 * 23 * 1.5)
+    text.ids += range(5)
+    text.n_prompt = len(text.ids)
+    governor.end(text)
+    assert bank.left == pytest.approx(-1.0 + 0.008 * 23 * 1.5), "what was appended took no calls"
+
+
+def test_before_calls_have_a_cost_nothing_is_earned() -> None:
+    governor = Governor([("a", Proposes())], lambda: Costs({}))
+    text = context(range(1, 13), cached=11)
+    governor.end(text)
+    governor._begin(text)
+    text.ids += range(20)
+    governor.end(text)
+    assert governor.account.bank.left == 0.0
 
 
 @pytest.mark.parametrize("terms", [AUTO, NAMED])
@@ -133,6 +164,7 @@ def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
     assert asked(governor, 0.5) == ([1], BANK, [1])
     assert asked(governor, 0.3 - 1e-9) == ([], BANK, [])
     assert asked(governor, 0.6, reading=True) == ([], PROMPT, [])
+    assert asked(governor, 0.0, reading=True) == ([], BANK, []), "so the rest begins with the prompt"
     first.wait = 3
     expected = ([1], WAITING, [1]) if terms is AUTO else ([0, 1], WAITING, [0, 1])
     assert asked(governor, 0.6) == expected, "a named drafter does not wait"
@@ -230,8 +262,8 @@ def test_calls_until_anyone_is_asked() -> None:
     governor.account.bank.left = -1.0
     assert [rest(0, 7), rest(0, 7, tables=False)] == [84, 84], "1 owed, 0.008 of 1.5 a call"
     governor._shared = SharedLearning()
-    assert [rest(0, 7), rest(0, 7, tables=False)] == [32, 32]
-    governor._shared, governor.account.bank.left = None, 0.0
+    assert [rest(0, 7), rest(0, 7, tables=False)] == [84, 84], "shared or not"
+    governor.account.bank.left = 0.0
     governor._watched = True
     assert rest(0, 7) == 0, "the tables were asked"
     first.hopeless = True
