@@ -179,20 +179,47 @@ class Simulation:
     def ending(self, lengths: Sequence[int], most: int, fixed: int) -> tuple[float, float]:
         """The seconds of texts of these lengths, at most `most` at a time, whose guesses are all wrong, and those of
         the longest call of one row of each; fixed: as of `run`."""
-        shared, began = SharedLearning(), self.runtime.now
+        seconds, _ = self.sharing(lengths, most, 0.0, Governor if fixed >= 0 else None)
+        return seconds, self.costs.seconds[most] + self.costs.per_cell * most * max(lengths)
+
+    def sharing(
+        self,
+        lengths: Sequence[int],
+        most: int,
+        right: float,
+        kind: type[Governor] | None,
+        look: float = 0.0,
+        left: float | None = None,
+    ) -> tuple[float, list[Governor]]:
+        """The seconds of texts of these lengths that share a balance, at most `most` at a time, and their governors;
+        kind: of these, None: no drafts; look: the seconds of deciding what is asked; left: the first balance in calls
+        of one row."""
+        shared, began, governors, costs = SharedLearning(), self.runtime.now, list[Governor](), self.costs
+        if left is not None:
+            shared.bank().open(costs.seconds[1])
+            shared.bank().left = left * costs.seconds[1]
         batch = Batch(self.runtime, most=most)  # type: ignore[arg-type]
         for i, length in enumerate(lengths):
             text = text_from(3 + i, length + 3)
-            dial = TimedDial(self.runtime, text_from(3 + i, 3 * length + 20), 0.0, i)
-            drafter: Drafter = Off()
-            if fixed >= 0:
-                drafter = Governor([("dial", dial)], lambda: self.costs, fixed, shared=shared)
+            dial = TimedDial(self.runtime, text_from(3 + i, 3 * length + 20), right, i)
+            if kind is not None:
+                governors.append(kind([("dial", dial)], lambda: costs, shared=shared))
+                governors[-1]._begin = self._timed(governors[-1]._begin, look)  # type: ignore[method-assign]
             context = Context(text[:3], 3, Slots(self.runtime, length + 40))  # type: ignore[arg-type]
-            config = GenerationConfig(max_tokens=length)
+            config, drafter = GenerationConfig(max_tokens=length), governors[-1] if governors else Off()
             loop = decode_loop(context, config, drafter, capabilities=self.runtime.capabilities)
             batch.add(context, loop, lambda token: None, length + 3)
         batch.run()
-        return self.runtime.now - began, self.costs.seconds[most] + self.costs.per_cell * most * max(lengths)
+        return self.runtime.now - began, governors
+
+    def _timed(self, work: Callable[[Context], None], seconds: float) -> Callable[[Context], None]:
+        """It takes so long."""
+
+        def timed(context: Context) -> None:
+            self.runtime.now += seconds
+            work(context)
+
+        return timed
 
     def _step(self, texts: Sequence[list[int]], drafters: Sequence[Drafter], until: int) -> int:
         batch, made = Batch(self.runtime), [0]  # type: ignore[arg-type]
