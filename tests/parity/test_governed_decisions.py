@@ -266,6 +266,28 @@ def test_whatever_the_records_of_earlier_texts_say(
     assert taped(runtime, store, name, (AUTO, NAMED)[seed % 2], 2, monkeypatch, begin=begin).same > 60
 
 
+@pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
+@pytest.mark.parametrize("left", [None, -1.0])
+def test_the_end_of_a_text_adds_what_the_next_step_would_have_added(
+    runtime: Runtime, store: Datastore, terms: Terms, left: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else changes. The time between calls is the host's, which is next to nothing."""
+
+    def begin(governor: Any) -> None:
+        bank = governor._keep[0]
+        bank.left = bank.left if left is None else left
+
+    tape = taped(runtime, store, "rows cost little", terms, 3, monkeypatch, begin=begin)
+    assert tape.right > 5 or left is not None
+    for cache, (_, governor) in tape.texts.items():
+        oracle, bank = tape.oracles[cache], governor.account.bank
+        assert oracle.fresh > 0
+        oracle.account.add_time(oracle.fresh * oracle.prices.token)
+        assert bank.left == pytest.approx(oracle.bank.left, abs=2e-3 * terms.rate)
+        oracle.bank.left = bank.left
+        assert oracle.state() == state_of_governor(governor)
+
+
 def test_where_the_cost_of_few_rows_is_known_all_of_them_may_run(
     runtime: Runtime, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

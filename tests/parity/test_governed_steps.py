@@ -250,6 +250,50 @@ def test_texts_in_a_batch_leave_what_they_leave_alone(
     assert counted["forwards"] < N + len(names) - 4, "drafts make them fewer than one a token"
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 9, N])
+def test_a_text_earns_for_all_its_tokens_where_it_is_closed(runtime: Runtime, store: Datastore, n: int) -> None:
+    """A balance that is far below zero: nothing is drafted, and a call takes a second."""
+    counted, governor = watch_steps(runtime, True), governor_of(runtime, store, AUTO)
+    context = new_context(runtime, Sampling())
+    bank = governor.account.bank
+    bank.open(CALLS[1])
+    bank.left = -50.0
+    tokens = decode(runtime, context, GenerationConfig(max_tokens=N), governor)
+    for _ in range(n):
+        next(tokens)
+    tokens.close()
+    assert (counted["plain"], counted["governed"]) == (n - 1, 0), "it rests"
+    assert bank.left == pytest.approx(-50.0 + 0.008 * n, abs=0.003)
+    list(decode(runtime, context, GenerationConfig(max_tokens=9), governor))
+    assert counted["governed"] == 9
+    assert bank.left == pytest.approx(-50.0 + 0.008 * (n + 9), abs=0.003), "it goes on from there"
+
+
+@pytest.mark.parametrize("n", range(5, N, 3))
+def test_steps_are_drained_before_the_end_of_a_text_is_accounted_for(
+    runtime: Runtime, store: Datastore, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the engine has not accounted for yet is the tokens of its last step that were delivered."""
+    counted, governor = watch_steps(runtime, True), governor_of(runtime, store)
+    context = new_context(runtime, Sampling())
+    earned = list[float]()
+    monkeypatch.setattr(governor.account, "add_time", earned.append)
+    tokens = decode(runtime, context, GenerationConfig(max_tokens=N), governor)
+    for _ in range(n):
+        next(tokens)
+    before = len(earned)
+    assert counted["governed"] > 0
+    assert governor._steps is not None
+    tokens.close()
+    steps = governor._steps.governor
+    assert governor._prices is not None
+    assert [seconds / governor._prices.token for seconds in earned[before:]] == pytest.approx(
+        [len(context.ids) - steps.struct.length]  # type: ignore[attr-defined]
+    )
+    assert steps.drain().steps == 0
+    assert governor.members[0].proposed + governor.members[2].proposed > 0
+
+
 @pytest.mark.parametrize("terms", [AUTO, NAMED], ids=["auto", "named"])
 def test_the_costs_of_calls_are_learned_from_governed_steps(runtime: Runtime, store: Datastore, terms: Any) -> None:
     counted, costs = watch_steps(runtime, True), Still()
