@@ -33,12 +33,15 @@ class Drafts(BaseDrafter):
     """Takes PROPOSE seconds for each proposal."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.asked, self.known, self.resets = clock, 0, "new", 0
+        self.clock, self.asked, self.known, self.resets, self.ends = clock, 0, "new", 0, 0
 
     def propose(self, context: Any, nodes: int, min_path_prob: float) -> Draft:
         self.asked += 1
         self.clock.now += PROPOSE
         return Draft.chain([7])
+
+    def end(self, context: Any) -> None:
+        self.ends += 1
 
     def reset(self) -> None:
         self.resets += 1

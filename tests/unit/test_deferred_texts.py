@@ -38,8 +38,9 @@ def test_short_texts_of_a_small_model_share_few_openings(nano: Path, monkeypatch
     assert texts["auto"] == texts["off"]
 
 
+@pytest.mark.parametrize("tokens", [100, 20])
 def test_short_first_texts_do_not_keep_later_ones_from_drafters(
-    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
     """They end before calls of more rows are measured; but what a call takes at least is known, so savings are."""
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))  # no costs of earlier runs
@@ -53,7 +54,7 @@ def test_short_first_texts_do_not_keep_later_ones_from_drafters(
     tables["speculation"].openings._created._means.seconds = 2 * bank.call
     bank.left = 0.0
     text = model.session(context=128, speculate="auto", tables=tables)
-    list(text.tokens(ids, max_tokens=100))
+    list(text.tokens(ids, max_tokens=tokens))
     assert bank.left > 0, "its calls saved for one"
 
 
