@@ -10,6 +10,7 @@ import pytest
 from guesses import TREE, Proposes, context, merged
 
 from edgedec.decoding.context import Context
+from edgedec.decoding.draft import Draft
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters.off import Off
 from edgedec.runtime import CallResult, Outputs, Rows
@@ -148,8 +149,23 @@ def test_before_calls_have_a_cost_nothing_is_earned() -> None:
     governor.end(text)
     governor._begin(text)
     text.ids += range(20)
+    assert isinstance(governor.propose(text, 4, 0.0), Draft)
+    assert governor._spent > 0.0
     governor.end(text)
-    assert governor.account.bank.left == 0.0
+    assert (governor.account.bank.left, governor.account.bank.lost) == (0.0, 0.0)
+
+
+def test_what_others_generated_earns_nothing() -> None:
+    """A fork begins after tokens of the text that it was made of, whose governor accounts for them."""
+    text, costs = context(range(1, 13), cached=11), Costs({1: 1.0, 33: 4.2})
+    governor = Governor([("a", Proposes())], lambda: costs, terms=NAMED)
+    bank = governor.account.bank
+    bank.open(1.0)
+    bank.left = -1.0
+    assert text.generated_after(0) == 9
+    governor._begin(text)
+    governor.end(text)
+    assert bank.left == -1.0
 
 
 @pytest.mark.parametrize("terms", [AUTO, NAMED])
@@ -169,6 +185,8 @@ def test_drafters_are_asked_that_may_be_wrong_at_all(terms: Terms) -> None:
     expected = ([1], WAITING, [1]) if terms is AUTO else ([0, 1], WAITING, [0, 1])
     assert asked(governor, 0.6) == expected, "a named drafter does not wait"
     assert asked(governor, 0.0)[1] == BANK
+    governor.members[1].wait = 3
+    assert asked(governor, 0.0) == ([], WAITING if terms is AUTO else BANK, []), "nobody would be asked anyway"
 
 
 def test_a_balance_is_looked_at_again_when_it_pays_for_the_cheapest_drafter() -> None:
@@ -241,6 +259,7 @@ def test_a_drafter_that_reads_gets_a_call_before_it_is_asked() -> None:
     assert asked(governor, 0.1) == ([], BANK, [1]), "it goes on reading while anything is left"
     assert asked(governor, 0.0) == ([], BANK, [])
     assert asked(governor, 0.6, reading=True) == ([], PROMPT, [1]), "and it reads the prompt"
+    assert asked(governor, 0.0, reading=True) == ([], BANK, []), "unless nothing may be lost"
 
 
 def test_calls_until_anyone_is_asked() -> None:

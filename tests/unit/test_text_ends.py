@@ -16,7 +16,7 @@ import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.messages import Completed, DecodeLoop, Request
+from edgedec.decoding.messages import Completed, DecodeLoop, Request, Stats
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import BaseDrafter, Draft, Proposal
 from edgedec.drafters.forced import Forced
@@ -115,6 +115,14 @@ def test_before_a_text_slides_it_ends() -> None:
     assert drafter.noted[0] == ("end", 17)
     assert [what for what, _ in drafter.noted] == ["end", "reset"] * drafter.resets + ["end"]
     assert drafter.resets > 1
+
+
+def test_before_a_text_is_read_again_with_other_ropes_it_ends() -> None:
+    runtime, drafter, suits = FakeRuntime(tiny_spec()), Noting(), iter([False] * 4 + [True] + [False] * 40)
+    context = fresh(runtime)
+    context.suit = lambda length=None: next(suits)  # type: ignore[method-assign]
+    list(decode(runtime, context, GenerationConfig(max_tokens=12), drafter))
+    assert drafter.noted == [("end", 6), ("reset", 5), ("end", 15)]
 
 
 def test_a_constraint_that_is_done_ends_a_text() -> None:
@@ -342,6 +350,16 @@ def test_a_proposal_whose_call_did_not_run_is_charged() -> None:
     assert asked >= 0.25
 
 
+@pytest.mark.parametrize("fixed", [0, 4])
+def test_what_was_settled_with_its_call_is_not_settled_at_the_end(fixed: int) -> None:
+    runtime, stats, settled = FakeRuntime(tiny_spec()), Stats(), list[tuple[float, ...]]()
+    governor = Governor([("it", Noting(text_of()))], lambda: Costs({1: 1.0, 8: 1.1, 64: 60.0}), fixed, terms=NAMED)
+    governor.account.settle = lambda *given: settled.append(given)  # type: ignore[method-assign]
+    list(decode(runtime, fresh(runtime), GenerationConfig(max_tokens=20), governor, stats))
+    assert len(settled) == (0 if fixed else stats.calls)
+    assert stats.accepted > 5
+
+
 class Deaf(Governor):
     """Does not account for the end of a text."""
 
@@ -378,7 +396,7 @@ def test_an_adversary_in_many_short_texts_costs_no_more_than_the_formula(
     call = seconds(1, 0)
     off, _ = simulation.sharing(lengths, n, 0.0, None)
     governed, governors = simulation.sharing(lengths, n, 0.0, Governor, look=0.02 * call)
-    assert sum(governor.members[0].proposed for governor in governors) > 0
+    assert sum(governor.members[0].asked for governor in governors) > 0
     largest = seconds(n, n * length)
     assert governed - off <= (AUTO.rate * off + (AUTO.most + 1.0) * largest) + 0.01 * off
     bank = governors[0].account.bank
