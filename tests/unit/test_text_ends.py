@@ -13,6 +13,7 @@ from loops import decode
 from simulated import Python, Simulation, large, measured, small, tiny
 
 import edgedec
+from edgedec.decoding.allocation import Grant, Offer
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
@@ -316,12 +317,38 @@ def test_texts_of_sessions_end(nano: Path) -> None:
 # ── what a governor makes of it ──
 
 
-def test_a_proposal_whose_call_did_not_run_is_charged() -> None:
-    """Those that were settled with their call are not charged again."""
-    runtime, drafter = FakeRuntime(tiny_spec()), Noting(text_of())
-    costs = Costs({1: 1.0, 8: 1.1, 64: 60.0})
-    governor = Governor([("it", drafter)], lambda: costs, terms=NAMED)
-    bank, clock = governor.account.bank, [0.0]
+def test_a_proposal_whose_call_did_not_run_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = FakeRuntime(tiny_spec())
+    governor, context = timed(monkeypatch), fresh(runtime)
+    bank = governor.account.bank
+    loop = decode_loop(context, GenerationConfig(max_tokens=30), governor, capabilities=runtime.capabilities)
+    item: Any = next(loop)
+    while not (isinstance(item, Call) and len(item.rows) > 1 and len(context.ids) > 3):
+        if isinstance(item, Call):
+            item = loop.send(Completed(runtime.forward([item])[0], len(item.rows), 0.1, 0, True))
+        else:
+            item = loop.send(Grant(4, 4, 2.0)) if isinstance(item, Offer) else next(loop)
+    before = bank.lost
+    loop.close()
+    assert bank.lost == pytest.approx(before + 0.25)
+    governor.end(context)
+    assert bank.lost == pytest.approx(before + 0.25), "once"
+
+
+@pytest.mark.parametrize("fixed", [0, 4])
+def test_what_was_settled_with_its_call_is_not_settled_at_the_end(fixed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, stats, settled = FakeRuntime(tiny_spec()), Stats(), list[float]()
+    governor = timed(monkeypatch, fixed)
+    monkeypatch.setattr(governor.account, "settle", lambda saved, cost, call: settled.append(cost))
+    list(decode(runtime, fresh(runtime), GenerationConfig(max_tokens=20), governor, stats))
+    assert len(settled) == (0 if fixed else stats.calls)
+    assert [cost >= 0.25 for cost in settled[1:]] == [True] * len(settled[1:]), "no first token waits for a draft"
+    assert stats.accepted > 5
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, fixed: int = 0) -> Governor:
+    """A governor of a drafter that knows the text; each proposal takes a quarter of a second."""
+    clock, drafter = [0.0], Noting(text_of())
 
     class Watch:
         def __init__(self) -> None:
@@ -330,34 +357,14 @@ def test_a_proposal_whose_call_did_not_run_is_charged() -> None:
         def seconds(self, elsewhere: float = 0.0, forwards: float = 0.0) -> float:
             return clock[0] - self.began
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(governor_module, "OwnTime", Watch)
-        propose = drafter.propose
-        patch.setattr(drafter, "propose", lambda *asked: clock.__setitem__(0, clock[0] + 0.25) or propose(*asked))
-        context = fresh(runtime)
-        loop = decode_loop(context, GenerationConfig(max_tokens=30), governor, capabilities=runtime.capabilities)
-        item: Any = next(loop)
-        while not (isinstance(item, Call) and len(item.rows) > 1 and len(context.ids) > 3):
-            if isinstance(item, Call):
-                item = loop.send(Completed(runtime.forward([item])[0], len(item.rows), 0.1, 0, True))
-            else:
-                item = loop.send(governor_module.Grant(4, 4, 2.0)) if not isinstance(item, int) else next(loop)
-        asked, before = clock[0], bank.lost
-        loop.close()
-        assert bank.lost == pytest.approx(before + 0.25)
-        governor.end(context)
-        assert bank.lost == pytest.approx(before + 0.25), "once"
-    assert asked >= 0.25
+    def propose(*asked: Any) -> Draft:
+        clock[0] += 0.25
+        return Noting.propose(drafter, *asked)
 
-
-@pytest.mark.parametrize("fixed", [0, 4])
-def test_what_was_settled_with_its_call_is_not_settled_at_the_end(fixed: int) -> None:
-    runtime, stats, settled = FakeRuntime(tiny_spec()), Stats(), list[tuple[float, ...]]()
-    governor = Governor([("it", Noting(text_of()))], lambda: Costs({1: 1.0, 8: 1.1, 64: 60.0}), fixed, terms=NAMED)
-    governor.account.settle = lambda *given: settled.append(given)  # type: ignore[method-assign]
-    list(decode(runtime, fresh(runtime), GenerationConfig(max_tokens=20), governor, stats))
-    assert len(settled) == (0 if fixed else stats.calls)
-    assert stats.accepted > 5
+    monkeypatch.setattr(governor_module, "OwnTime", Watch)
+    monkeypatch.setattr(drafter, "propose", propose)
+    costs = Costs({1: 1.0, 8: 1.1, 64: 60.0})
+    return Governor([("it", drafter)], lambda: costs, fixed, terms=NAMED)
 
 
 class Deaf(Governor):
