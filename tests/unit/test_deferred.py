@@ -9,7 +9,7 @@ from opening import CALL, CREATE, PROPOSE, REST, Clock, Drafts, World, context, 
 
 from edgedec.decoding.draft import BaseDrafter, Draft
 from edgedec.speculation.bank import AUTO, Bank
-from edgedec.speculation.deferred import Deferred, Openings
+from edgedec.speculation.deferred import Deferred, Openings, _Tries
 from edgedec.speculation.reasons import BANK, TEXTS, UNOPENED
 
 
@@ -67,6 +67,14 @@ def openings_in_turn(world: World, texts: int, gain: float) -> int:
             world.bank.saved += gain
         world.bank.left = CALL
     return n
+
+
+def test_openings_that_no_gains_pay_for_wait_for_2_4_8_and_16_others() -> None:
+    tries, found = _Tries(Bank(AUTO)), list[int]()
+    for n in range(80):
+        tries.passed = float(n)
+        found += [n] if tries.take(1.0) else []
+    assert found == [0, 2, 6, 14, 30, 46, 62, 78]
 
 
 def test_openings_that_bring_nothing_become_rare(world: World) -> None:

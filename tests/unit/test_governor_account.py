@@ -222,6 +222,16 @@ def test_a_balance_is_looked_at_again_when_it_pays_for_the_tables() -> None:
     assert governor._watched
 
 
+@pytest.mark.parametrize("terms", [AUTO, NAMED])
+def test_tables_that_are_named_do_not_wait(terms: Terms) -> None:
+    governor = alone(context(range(1, 13), cached=11), terms)
+    group = governor._group = DrafterRecord("tables", Off(), Calibration(), Experience.known(0.1, 4.0, 1.0))
+    assert governor._prices is not None
+    group.wait = 3
+    governor._ask_tables(governor._prices)
+    assert governor._watched == (terms is NAMED)
+
+
 def test_a_stored_time_above_a_full_balance_does_not_keep_a_drafter_out_for_ever() -> None:
     """A full balance of `auto` is 1; asking it would take 2 and the 0.3 of a draft with a row."""
     governor = alone(context(range(1, 13), cached=11), AUTO)
