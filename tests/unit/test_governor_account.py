@@ -5,6 +5,7 @@ All values are worked out by hand."""
 from __future__ import annotations
 
 from time import thread_time
+from types import SimpleNamespace
 
 import pytest
 from guesses import TREE, Proposes, context, merged
@@ -270,6 +271,18 @@ def test_a_drafter_that_reads_gets_a_call_before_it_is_asked() -> None:
     assert asked(governor, 0.0) == ([], BANK, [])
     assert asked(governor, 0.6, reading=True) == ([], PROMPT, [1]), "and it reads the prompt"
     assert asked(governor, 0.0, reading=True) == ([], BANK, []), "unless nothing may be lost"
+
+
+def test_a_prompt_is_shown_to_the_tables_if_one_of_them_learns_from_it() -> None:
+    governor, seen = alone(context(range(1, 13), cached=11)), list[int]()
+    governor._tables, governor._others = list(governor.members), []
+    governor._compiled = SimpleNamespace(observe=lambda step, mask: seen.append(mask))  # type: ignore[assignment]
+    step = StepResult(Rows.chain([1], 0), 0, [0], [7], CallResult(), 0.1)
+    for learners in ([], governor.members[:1], governor.members):
+        governor._learners = list(learners)
+        governor._teach(step)
+        seen.append(-1)
+    assert seen == [-1, governor._mask, -1, governor._mask, -1]
 
 
 def test_calls_until_anyone_is_asked() -> None:
