@@ -117,8 +117,8 @@ class TextEncoder:
     def read_ranking(self, query: str, documents: Sequence[str], truncate: bool) -> list[EncodedText]:
         """The texts whose results `fits` makes scores of."""
         if self.output.kind == "vectors":
-            asked = self.read([query], self._side("query"), truncate)
-            return asked + self.read(documents, self._side("document"), truncate)
+            asked = self.read([query], self.side("query"), truncate)
+            return asked + self.read(documents, self.side("document"), truncate)
         self._require("rerank", "score")
         if len(self.output.labels) != 1:
             raise UsageError(f"{self.name}: has {len(self.output.labels)} labels, a reranker has one; use classify")
@@ -131,7 +131,8 @@ class TextEncoder:
             return [float((asked @ vectors.T).max(axis=1).sum()) for vectors in held]
         return [float(squashed(logits, self.output.squash)[0]) for logits in results]
 
-    def _side(self, name: str) -> str | None:
+    def side(self, name: str) -> str | None:
+        """The prompt of that name, if the model has one; None: its default."""
         return name if name in self.reader.facts.prompts else None
 
     def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[dict[str, float]]:

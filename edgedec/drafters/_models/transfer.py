@@ -78,6 +78,9 @@ class SettledReader(Protocol):
     def reset(self) -> None:
         """Another text."""
 
+    def inherit(self, other: Any) -> None:
+        """Know what the reader of another text has worked out."""
+
 
 class TransferDrafter(BaseDrafter):
     """A drafter of chains that shifts the target's distribution, from `least` tokens on. vocab: the target's; drawn:
@@ -137,6 +140,7 @@ class TransferDrafter(BaseDrafter):
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, TransferDrafter):
             self._origin = other._origin
+            self._reader.inherit(other._reader)
 
     def report(self) -> dict[str, Any]:
         """A report in the format of a governor's."""
