@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -26,11 +25,7 @@ pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native en
 
 BUDGET, CHUNK, REFRESH, LEAST = 128, 24, 40, 100
 SIZES = f"least={LEAST},budget={BUDGET},chunk={CHUNK},refresh={REFRESH}"
-TEXT = (
-    "Once upon a time there was a girl. Lily saw a big red ball in the park. She ran and kicked it. "
-    "The dog sat on a mat, and a bird sang. Tom had a boat; it was blue. He was sad because it sank! "
-    "Mum said: do not cry. They made a cake with jam. It rained all day, so Ben read a book about bears. "
-)
+WORDS = [*"abcdefghijklmnopqrstuvwxyz", "the", "cat", "dog", "sat", "mat", "red ball", "tree", "rain", "boat", "book"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +48,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str | None]]]:
+def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """The texts that are embedded, with the names of their prompts."""
     texts, own = list[tuple[str, str | None]](), TextEncoder.read
 
@@ -62,7 +57,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str | None
         return own(self, given, prompt, truncate)
 
     monkeypatch.setattr(TextEncoder, "read", reading)
-    yield texts
+    return texts
+
+
+def story(sentences: int) -> str:
+    """Sentences of which no two are alike."""
+    rng = np.random.default_rng(7)
+    return "".join(f"{' '.join(rng.choice(WORDS, 6)).capitalize()}. " for _ in range(sentences))
 
 
 def expected(model: edgedec.Model, encoder: edgedec.Model, ids: list[int], **prompts: str) -> list[int]:
@@ -88,16 +89,23 @@ def drafter_of(model: edgedec.Model, encoder: Path | None, tables: dict[Any, Any
     return found
 
 
+def many(n: int) -> int:
+    """The passages of a text of n tokens."""
+    return (n - 2 * CHUNK - 32) // CHUNK
+
+
 def short(drafter: Rapid, ids: list[int]) -> list[int]:
     drafter._passages.settle(ids, len(ids))
     return drafter._passages._short
 
 
-@pytest.mark.parametrize(("name", "prompts"), [("encoder", {}), ("prompts", {"query": "query", "document": "document"})])
+@pytest.mark.parametrize(
+    ("name", "prompts"), [("encoder", {}), ("prompts", {"query": "query", "document": "document"})]
+)
 def test_passages_are_the_nearest_by_their_vectors(
     model: edgedec.Model, bundles: dict[str, Path], name: str, prompts: dict[str, str]
 ) -> None:
-    ids, encoder = model.tokenizer.encode(TEXT * 4), edgedec.open(bundles[name], engine="native", threads=1)
+    ids, encoder = model.tokenizer.encode(story(80)), edgedec.open(bundles[name], engine="native", threads=1)
     drafter, by_tokens = drafter_of(model, bundles[name]), drafter_of(model, None)
     differ = 0
     for n in range(200, len(ids), 37):
@@ -112,7 +120,7 @@ def test_passages_are_the_nearest_by_their_vectors(
 def test_the_sides_have_their_prompts(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]]
 ) -> None:
-    ids = model.tokenizer.encode(TEXT * 2)[:250]
+    ids = model.tokenizer.encode(story(60))[:250]
     short(drafter_of(model, bundles["prompts"]), ids)
     assert read[-1] == (model.tokenizer.decode(ids[-CHUNK:]).strip(), "query")
     assert {prompt for _, prompt in read[:-1]} == {"document"}
@@ -124,7 +132,7 @@ def test_the_sides_have_their_prompts(
 def test_the_encoder_is_not_asked_when_all_passages_fit(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]]
 ) -> None:
-    ids = model.tokenizer.encode(TEXT)[: 32 + 4 * CHUNK]
+    ids = model.tokenizer.encode(story(60))[: 32 + 4 * CHUNK]
     assert short(drafter_of(model, bundles["encoder"]), ids)[32:] == ids[32 : 32 + 2 * CHUNK]
     assert read == []
 
@@ -132,20 +140,19 @@ def test_the_encoder_is_not_asked_when_all_passages_fit(
 def test_each_passage_is_embedded_once(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]]
 ) -> None:
-    ids, drafter = model.tokenizer.encode(TEXT * 4)[:500], drafter_of(model, bundles["encoder"])
+    ids, drafter = model.tokenizer.encode(story(80))[:500], drafter_of(model, bundles["encoder"])
     counts = []
     for n in (300, 340, 380, 300):
         read.clear()
         short(drafter, ids[:n])
         counts.append(len(read) - 1)
-    first = (300 - 2 * CHUNK - 32) // CHUNK
-    assert counts == [first, (340 - 2 * CHUNK - 32) // CHUNK - first, (380 - 340) // CHUNK, 0]
+    assert counts == [many(300), many(340) - many(300), many(380) - many(340), 0]
     assert drafter.report()["embedded"] == sum(counts)
     fork, tables = drafter_of(model, bundles["encoder"]), dict[Any, Any]()
     fork.inherit(drafter)
     read.clear()
     assert short(fork, ids[:380]) == expected(model, edgedec.open(bundles["encoder"], engine="native"), ids[:380])
-    assert len(read) == 1 + 1 + (380 - 2 * CHUNK - 32) // CHUNK, "the query, and those of `expected`"
+    assert len(read) == 1 + 1 + many(380), "the query, and those of `expected`"
     for _ in range(2):
         read.clear()
         short(drafter_of(model, bundles["encoder"], tables), ids[:300])
@@ -156,7 +163,7 @@ def test_vectors_of_the_text_at_hand_stay(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "_KEPT", 1)
-    ids, drafter = model.tokenizer.encode(TEXT * 4), drafter_of(model, bundles["encoder"])
+    ids, drafter = model.tokenizer.encode(story(80)), drafter_of(model, bundles["encoder"])
     short(drafter, ids[:300])
     read.clear()
     short(drafter, ids[:340])
@@ -164,13 +171,13 @@ def test_vectors_of_the_text_at_hand_stay(
     short(drafter, ids[100:300])
     read.clear()
     short(drafter, ids[:340])
-    assert len(read) == 1 + (340 - 2 * CHUNK - 32) // CHUNK, "another text's were dropped"
+    assert len(read) == 1 + many(340), "another text's were dropped"
 
 
 def test_half_characters_are_left_out(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]]
 ) -> None:
-    ids = model.tokenizer.encode("ab 😀 c" + "漢字😀é" * 60)
+    ids = model.tokenizer.encode("ab 😀 c" + "漢字😀é." * 60)
     cut = [model.tokenizer.decode(ids[at : at + CHUNK]) for at in range(32, len(ids) - 3 * CHUNK, CHUNK)]
     assert sum("\ufffd" in text for text in cut) > 3
     short(drafter_of(model, bundles["encoder"]), ids)
@@ -203,7 +210,7 @@ def test_scores_choose() -> None:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)], ids=["greedy", "drawn"])
 def test_the_text_is_as_without_drafts(model: edgedec.Model, bundles: dict[str, Path], sampling: Sampling) -> None:
-    ids, found = model.tokenizer.encode(TEXT * 3)[:330], {}
+    ids, found = model.tokenizer.encode(story(80))[:330], {}
     for how in ("off", f"rapid:{SIZES},fixed=4,encoder={bundles['encoder']}"):
         session = model.session(speculate=how)
         found[how] = [int(t) for t in session.tokens(ids, max_tokens=90, sampling=sampling, ignore_eos=True)]
@@ -219,35 +226,32 @@ def transferred(session: edgedec.Session, ids: list[int], n: int) -> list[int]:
     return [int(t) for t in session.tokens(ids, max_tokens=n, sampling=how, ignore_eos=True)]
 
 
-def test_transfer_bends_towards_these_passages(
-    model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]]
-) -> None:
-    """The text is a function of the prompt and the seed, in sessions, forks and batches of other sizes of drafts."""
-    ids, how = model.tokenizer.encode(TEXT * 3)[:250], f"rapid:{SIZES},transfer=6,encoder={bundles['encoder']}"
+def test_transfer_bends_towards_these_passages(model: edgedec.Model, bundles: dict[str, Path]) -> None:
+    """The text is a function of the prompt and the seed, in sessions and forks, however much is drafted."""
+    ids, how = model.tokenizer.encode(story(80))[:250], f"rapid:{SIZES},transfer=6,encoder={bundles['encoder']}"
     texts = [transferred(model.session(speculate=f"{how},length={n}"), ids, 60) for n in (2, 8)]
     assert texts[0] == texts[1]
     assert texts[0] != transferred(model.session(speculate=f"rapid:{SIZES},transfer=6"), ids, 60)
     session = model.session(speculate=how)
     assert transferred(session, ids, 60) == texts[0]
     made = session._drafter._reader.report()["embedded"]
-    read.clear()
     twin = session.fork()
     both = [transferred(each, each.ids, 45) for each in (session, twin)]
     assert both[0] == both[1]
-    assert made + sum(1 for _ in read) - session._drafter._reader.report()["embedded"] < 8, "the fork knows the passages"
+    new = session._drafter._reader.report()["embedded"] - made
+    assert 0 < new == twin._drafter._reader.report()["embedded"] < made, "the fork knows the older passages"
 
 
-def test_a_saved_session_goes_on(model: edgedec.Model, bundles: dict[str, Path], tmp_path: Path) -> None:
-    ids, how = model.tokenizer.encode(TEXT * 3)[:250], f"rapid:{SIZES},fixed=4,encoder={bundles['encoder']}"
+@pytest.mark.parametrize("more", ["fixed=4", "transfer=6"])
+def test_a_saved_session_goes_on(model: edgedec.Model, bundles: dict[str, Path], tmp_path: Path, more: str) -> None:
+    ids, how = model.tokenizer.encode(story(80))[:250], f"rapid:{SIZES},{more},encoder={bundles['encoder']}"
     first, later = model.session(speculate=how), model.session(speculate=how)
-    first.tokens(ids, max_tokens=1)
     list(first.tokens(ids, max_tokens=30, ignore_eos=True))
     first.save(tmp_path / "text")
     later.load(tmp_path / "text")
     texts = [[int(t) for t in each.tokens(each.ids, max_tokens=50, ignore_eos=True)] for each in (first, later)]
     assert texts[0] == texts[1]
     assert later.stats.accepted > 5
-    assert later.report()["drafters"]["rapid"]["embedded"] > 6
 
 
 def test_the_governor_sees_the_time(
@@ -263,7 +267,7 @@ def test_the_governor_sees_the_time(
 
     monkeypatch.setattr(TextEncoder, "vectors", slow)
     session = model.session(speculate=f"rapid:{SIZES},encoder={bundles['encoder']}")
-    list(session.tokens(model.tokenizer.encode(TEXT * 3)[:300], max_tokens=40, ignore_eos=True))
+    list(session.tokens(model.tokenizer.encode(story(80))[:300], max_tokens=40, ignore_eos=True))
     report = session.report()["drafters"]["rapid"]
     assert report["asked"] >= 1
     assert report["seconds"] >= 0.6, "passages and the query"
@@ -285,9 +289,7 @@ def test_refusals(model: edgedec.Model, bundles: dict[str, Path], where: str, wh
         model.session(speculate=how)
 
 
-def test_texts_need_tokenizers(
-    model: edgedec.Model, bundles: dict[str, Path], tmp_path: Path, nano: Path
-) -> None:
+def test_texts_need_tokenizers(model: edgedec.Model, bundles: dict[str, Path], tmp_path: Path, nano: Path) -> None:
     checkpoint = checkpoints.sentence_encoder(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").unlink()
     export(str(checkpoint), tmp_path / "encoder", ExportOptions(runtimes=()))
@@ -297,12 +299,12 @@ def test_texts_need_tokenizers(
 
 def test_the_command_line(bundles: dict[str, Path], tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.txt"
-    prompt.write_text(TEXT * 2)
+    prompt.write_text(story(60))
     common = ["run", "-f", str(prompt), "-n", "24", "--temp", "0", "--json"]
     found = [
         CliRunner().invoke(app, [*common, "--spec", how])
         for how in ("off", f"rapid:{SIZES},fixed=4,encoder={bundles['encoder']}", "rapid:encoder=nano")
     ]
-    assert [each.exit_code for each in found] == [0, 0, 2], found[1].output
+    assert [each.exit_code for each in found] == [0, 0, 1], found[1].output
     assert '"embedded":' in found[1].output
     assert len(found[2].output.strip().splitlines()) == 1
