@@ -90,6 +90,7 @@ OPTIONS: dict[str, list[Row]] = {
         ("refresh", 512, 1, None),
         ("length", 8, 1, 64),
         ("trim", 0.25, "over 0", 1),
+        ("encoder", "", None, None),
         ("transfer", 0.0, 0, None),
         ("verify", "match", None, None),
     ],
