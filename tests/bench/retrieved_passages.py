@@ -78,7 +78,9 @@ def asked(model: edgedec.Model, stories: list[str], tokens: int, rng: np.random.
     keys, ids = rng.choice(names, len(told) - 1, replace=False), list[int]()
     for key, story in zip(keys, told, strict=False):
         ids += story + model.tokenizer.encode(f" The secret number of the {key} is {rng.integers(1000, 10000)}.")
-    return ids + told[-1] + model.tokenizer.encode(f" The secret number of the {rng.choice(keys[: len(keys) // 2])} is"), 8
+    return ids + told[-1] + model.tokenizer.encode(
+        f" The secret number of the {rng.choice(keys[: len(keys) // 2])} is"
+    ), 8
 
 
 def filled(
