@@ -266,8 +266,8 @@ def test_the_governor_sees_the_time(
         return own(self, *args)
 
     monkeypatch.setattr(TextEncoder, "vectors", slow)
-    session = model.session(speculate=f"rapid:{SIZES},encoder={bundles['encoder']}")
-    list(session.tokens(model.tokenizer.encode(story(80))[:300], max_tokens=40, ignore_eos=True))
+    session = model.session(speculate=f"rapid:{SIZES},fixed=4,encoder={bundles['encoder']}")
+    list(session.tokens(model.tokenizer.encode(story(80))[:300], max_tokens=8, ignore_eos=True))
     report = session.report()["drafters"]["rapid"]
     assert report["asked"] >= 1
     assert report["seconds"] >= 0.6, "passages and the query"
