@@ -162,7 +162,7 @@ def test_each_passage_is_embedded_once(
 def test_vectors_of_the_text_at_hand_stay(
     model: edgedec.Model, bundles: dict[str, Path], read: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "_KEPT", 1)
+    monkeypatch.setattr(encoding, "_KEPT", 12 * 48)
     ids, drafter = model.tokenizer.encode(story(80)), drafter_of(model, bundles["encoder"])
     short(drafter, ids[:300])
     read.clear()
@@ -192,6 +192,11 @@ def test_passages_without_text_are_far(model: edgedec.Model, bundles: dict[str, 
     found = drafter._passages._encoder.cosines([[special] * 4, model.tokenizer.encode("the cat")], [5, 6])
     assert found[0] == 0 != found[1]
     assert not drafter._passages._encoder.cosines([[7, 8]], [special]).any()
+
+
+def test_rare_tokens_in_common_weigh_more() -> None:
+    found = encoding.shared_tokens([[1, 2], [9, 9], [5, 6], [7, 6]], [6, 5, 6])
+    np.testing.assert_allclose(found, [0, 0, np.log(5 / 2) + np.log(5 / 3), np.log(5 / 3)])
 
 
 def test_scores_choose() -> None:
@@ -271,7 +276,7 @@ def test_the_governor_sees_the_time(
     report = session.report()["drafters"]["rapid"]
     assert report["asked"] >= 1
     assert report["seconds"] >= 0.6, "passages and the query"
-    assert report["embed_s"] >= 0.6
+    assert 0.6 <= report["embed_s"] < 600
 
 
 @pytest.mark.parametrize(
