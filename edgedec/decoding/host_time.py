@@ -73,7 +73,8 @@ class Gaps:
     """The host time of one loop or one batch, between forwards of the text's own model; forwards of draft models belong
     to the time between them. `total`: seconds between forwards, without the consumer's time; `forwards`: their
     number; `tokens`: tokens delivered to the consumer. watched: a drafter works before the next forward; `between`: the
-    means that are updated, None while no drafter has worked."""
+    means that are updated, None while no drafter has worked. `pause`: the seconds by which the drafts of several texts
+    may prolong their call, besides its own time; 0: no limit."""
 
     __slots__ = (
         "_busy",
@@ -85,13 +86,14 @@ class Gaps:
         "_since",
         "between",
         "forwards",
+        "pause",
         "tokens",
         "total",
         "watched",
     )
 
-    def __init__(self) -> None:
-        self.total = 0.0
+    def __init__(self, pause: float = 0.0) -> None:
+        self.total, self.pause = 0.0, pause
         self.forwards = self.tokens = 0
         self.watched = False
         self.between: BetweenCalls | None = None

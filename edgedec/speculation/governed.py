@@ -136,7 +136,7 @@ class Governed:
         if costs.covers(self._sequences):
             prices = self._prices = Prices.of(costs, costs.between, self._sequences, length, reading, context.ends)
             self.account.bank.open(prices.call)
-            if self._useful.update(costs, self._sequences) and not self._named:
+            if self._useful.update(costs, self._sequences, context.gaps.pause) and not self._named:
                 for _, member in self._others:
                     member.learn_hope(prices)
         elif costs.known:

@@ -13,6 +13,7 @@ So the text that ends last is worth most, and one that is ahead of the others li
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -101,14 +102,18 @@ class UsefulRows:
         self.limit, self.least = 0, 0.0
         self._calls = self._sequences = self._known = 0
 
-    def update(self, costs: Costs, sequences: int) -> bool:
-        """Count a call; returns whether the limits were recomputed."""
+    def update(self, costs: Costs, sequences: int, pause: float = 0.0) -> bool:
+        """Count a call; returns whether the limits were recomputed. pause: see `Gaps`; a text has its share of it."""
         self._calls += 1
         changed = abs(sequences - self._sequences) > _CHANGED * self._sequences or costs.known != self._known
         if not (changed or self._calls % _AGAIN == 1):
             return False
         self._sequences, self._known = sequences, costs.known
         self.limit, self.least = useful(costs, sequences)
+        if pause and sequences > 1 and self.limit:
+            call = costs.seconds[sequences]
+            latest = call + (call + pause) / sequences
+            self.limit = bisect_right(costs.seconds, latest, sequences, sequences + self.limit + 1) - sequences - 1
         return True
 
 

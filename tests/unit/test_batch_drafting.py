@@ -22,7 +22,7 @@ from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("ticking")
 
@@ -179,3 +179,23 @@ def test_which_calls_are_a_text_s_own_steps() -> None:
     assert not is_own(Call(rows, cache, range(1, n - 1), states)), "a part of a draft"
     assert not is_own(Call(rows, cache, range(0, n))), "of an exit that reads all blocks"
     assert not is_own(Call(rows, cache, (), states)), "the head alone"
+
+
+def test_drafts_of_texts_that_wait_for_each_other_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pause the drafts of a call take their shares of it; a text alone has what pays."""
+    monkeypatch.setattr(Costs, "add", lambda *_: False)
+    texts, longest = apart(Logged()), list[int]()
+    for pause, n in ((0.0, N), (0.001, N), (0.001, 1)):
+        runtime = Logged()
+        batch, contexts = Batch(runtime, pause=pause), [context_of(runtime, i) for i in range(n)]
+        for i, context in enumerate(contexts):
+            costs = Costs({1: 0.010, 8: 0.011, 128: 0.041})
+            drafter = Governor([("it", PerfectDrafter(texts[i].ids))], lambda costs=costs: costs)
+            loop = decode_loop(context, config_of(i), drafter, Stats(), capabilities=runtime.capabilities)
+            batch.add(context, loop, lambda token: None, 100)
+        batch.run()
+        assert [context.ids for context in contexts] == [text.ids for text in texts[:n]]
+        longest.append(max(len(call.rows) for calls in runtime.batches for call in calls if len(calls) == n))
+    assert longest[0] > 10
+    assert 2 <= longest[1] <= 7, "a text's eighth of 12 ms is six rows"
+    assert longest[2] > 10

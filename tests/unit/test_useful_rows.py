@@ -154,3 +154,19 @@ def test_points_that_contradict_one_another_are_measured_again() -> None:
     assert RowProbe(costs)._wanted(1)[0] == 2
     costs.add(2, 1.5)
     assert RowProbe(costs)._wanted(1)[0] == 3, "that of fewer calls"
+
+
+def test_drafts_of_texts_that_wait_for_each_other_take_their_share_of_a_pause() -> None:
+    """All of them together prolong a call by its own time and the pause, whatever they would gain."""
+    costs = Costs({1: 0.010, 4: 0.012, 128: 0.074})
+    alone, company = UsefulRows(), UsefulRows()
+    assert alone.update(costs, 1, 0.05)
+    assert alone.limit == useful(costs)[0]
+    assert company.update(costs, 4)
+    assert company.limit == useful(costs, 4)[0] > 30
+    assert company.update(costs, 5, 0.05)
+    taken = [costs.seconds[5 + n] - costs.seconds[5] for n in (company.limit, company.limit + 1)]
+    assert taken[0] <= (costs.seconds[5] + 0.05) / 5 < taken[1]
+    assert 10 < company.limit < 30
+    assert company.update(Costs({1: 0.01, 8: 0.012, 128: 0.9}), 8, 0.001)
+    assert company.limit == 0, "a row takes longer than that"

@@ -62,7 +62,7 @@ class Batch:
     ) -> None:
         """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
         batches; order: in which waiting sequences start, those that came first in front; pause: the seconds by which
-        prompts may prolong a call of others, besides its own time, 0: they are read in as few calls as possible."""
+        prompts, and drafts, may prolong a call of others, besides its own time, 0: there is no limit."""
         self._runtime, self._tokens, self._most, self._order = runtime, tokens, most, order
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
@@ -70,7 +70,7 @@ class Batch:
         # Sequences above `most` that may start, and tokens above `tokens` for them.
         self.extra = self.spare = 0
         # The time between forwards, and the part of it since the last forward.
-        self._gaps, self._since_last = Gaps(), 0.0
+        self._gaps, self._since_last = Gaps(pause), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
         # Set once no further texts come: then those that are ahead of the others draft less (`Ends`).
         self.last, self._steps = False, 0
