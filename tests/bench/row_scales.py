@@ -1,7 +1,7 @@
 """Two bundles of one model in turns on one thread: the median of the first one's processor time over the second's, for
 calls of many rows, and of a text encoder for texts of as many tokens, 16 at a time.
 
-    edgedec export CHECKPOINT --weights int8 -o blocks
+    edgedec export CHECKPOINT --weights int8 --block 32 -o blocks
     edgedec export CHECKPOINT --weights int8 --block row -o rows
     python tests/bench/row_scales.py blocks rows --rows 1,8,16,64,256
     python tests/bench/row_scales.py blocks rows --texts FILE    # of an encoder: cosines to floats, a text a line
