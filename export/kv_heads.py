@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
+from edgedec.export.passes._routing import with_blocks
 from edgedec.spec import Attention, ModelSpec
 from edgedec.spec.newer import CLIP, DIFFERENTIAL, EARLY_ROUTER, GATES, K_IS_V, SINK_LOGIT, V_NORM, newer
 
@@ -84,11 +85,7 @@ def budget(spec: ModelSpec, share: float) -> int:
 def smaller(spec: ModelSpec, heads: Mapping[int, int]) -> ModelSpec:
     """The model with so many key and value heads in these attention blocks."""
     changed = {b: replace(spec.attention[b], n_kv_heads=n) for b, n in heads.items()}
-    blocks, ends = (
-        [changed.get(b, block) for b, block in enumerate(spec.blocks)],
-        [0, *accumulate(map(len, spec.layers))],
-    )
-    return replace(spec, layers=tuple(tuple(blocks[at:end]) for at, end in pairwise(ends)))
+    return with_blocks(spec, changed)
 
 
 def fold(

@@ -14,9 +14,8 @@ that model's does (at most 0.03).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +23,11 @@ from numpy.typing import NDArray
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.encoding.entry import EntryTables
 from edgedec.export.passes._all import Passed
+from edgedec.export.passes._routing import with_blocks
 from edgedec.export.passes._scaled import Scaled
-from edgedec.export.passes._statistics import Float64
-from edgedec.export.quantize import codes_of, from_codes, quantize
-from edgedec.export.weights import ROW_BLOCK, rounded_rows
+from edgedec.export.passes._statistics import Float64, WatchedInputs
+from edgedec.export.quantize import codes_of, from_codes
+from edgedec.export.weights import ROW, ROW_BLOCK, rounded_rows
 from edgedec.runtime import Call, Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.runtimes.reference.numeric import Array, Weights
@@ -35,7 +35,6 @@ from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 _SHARE, _MOST = 0.6, 0.04
 _LENGTHS = (16, 48, 64, 128)  # of the texts drawn
-Inputs = dict[str, Array]
 
 
 def fit_rows(spec: ModelSpec) -> bool:
@@ -47,7 +46,7 @@ def fit_rows(spec: ModelSpec) -> bool:
 def row_scales(spec: ModelSpec, read: Weights, fixed: frozenset[str], embed: WeightFormat) -> Passed:
     """The encoder evened out. fixed: matrices that are stored as they are; embed: the format of the embedding, of which
     single rows are read: it stays in blocks."""
-    scaled, inputs, blocks = Scaled(read), _inputs(spec, read), list(spec.blocks)
+    scaled, inputs, blocks = Scaled(read), _inputs(spec, read), dict[int, Block]()
     for b, block in enumerate(spec.blocks):
         assert isinstance(block, Attention | Mlp)
         name = f"blocks.{b}.{'qkv' if isinstance(block, Attention) else block.up}"
@@ -58,30 +57,18 @@ def row_scales(spec: ModelSpec, read: Weights, fixed: frozenset[str], embed: Wei
     left = ["embed"] if embed == "int8" else []
     left += [name for name, x in inputs.items() if _change(spec, scaled.read, name, x) > _MOST]
     kept = {name: rounded_rows("int8", ROW_BLOCK, partial(scaled.read, name)) for name in left if name not in fixed}
-    return Passed(scaled.read, kept=kept, spec=_with(spec, blocks))
+    return Passed(scaled.read, kept=kept, spec=with_blocks(spec, blocks))
 
 
-@dataclass
-class _Watch:
-    """An adapter that changes nothing and keeps what matrices multiply."""
-
-    digest: str = ""
-    seen: dict[str, list[Array]] = field(default_factory=dict)
-
-    def apply(self, name: str, x: Array, y: Array) -> Array:
-        self.seen.setdefault(name, []).append(x)
-        return y
-
-
-def _inputs(spec: ModelSpec, read: Weights) -> Inputs:
+def _inputs(spec: ModelSpec, read: Weights) -> dict[str, Array]:
     """What each matrix multiplies [n, k] while the float model reads drawn tokens."""
-    rng, watch, runtime = np.random.default_rng(0), _Watch(), Reference(spec, read)
+    rng, watch, runtime = np.random.default_rng(0), WatchedInputs(), Reference(spec, read)
     tables = None if spec.entry is None else EntryTables(spec, spec.entry, _Tables(spec, read))
     for length in _LENGTHS:
         ids = rng.integers(0, spec.vocab_size, min(length, spec.context_length))
         rows = Rows.text(ids) if tables is None else Rows.text(None, tables.rows(ids.tolist(), [0] * len(ids)))
         runtime.forward([Call(rows, runtime.new_cache(len(ids)), adapter=watch)])
-    return {name: np.concatenate(parts) for name, parts in watch.seen.items()}
+    return watch.inputs()
 
 
 @dataclass(frozen=True)
@@ -120,17 +107,11 @@ def _evened(scaled: Scaled, b: int, block: Attention | Mlp, matrix: str, factors
 
 def _change(spec: ModelSpec, read: Weights, name: str, inputs: Array) -> float:
     """What rounding with a scale a row, of the matrix and of its inputs, changes of their product, over its size."""
-    matrix = read(name, 0, spec.shapes[name][0])
-    width = -(-matrix.shape[1] // ROW_BLOCK) * ROW_BLOCK
-    data, scales = quantize(matrix, "int8", width)
-    rounded = from_codes(codes_of(data, "int8", matrix.shape[1]), scales, "int8", width)
+    n, k = spec.shapes[name]
+    matrix = read(name, 0, n)
+    data, scales, _ = rounded_rows("int8", ROW, partial(read, name)).rows(0, n)
+    rounded = from_codes(codes_of(data, "int8", k), scales, "int8", ROW_BLOCK)
     step = np.maximum(np.abs(inputs).max(axis=1, keepdims=True) / np.float32(127), np.float32(1e-30))
     product = inputs @ matrix.T
     change = np.round(inputs / step) * step @ rounded.T - product
     return float(np.linalg.norm(change)) / max(float(np.linalg.norm(product)), 1e-30)
-
-
-def _with(spec: ModelSpec, blocks: list[Block]) -> ModelSpec:
-    """The model with other blocks."""
-    ends = list(accumulate((len(layer) for layer in spec.layers), initial=0))
-    return replace(spec, layers=tuple(tuple(blocks[at:end]) for at, end in pairwise(ends)))

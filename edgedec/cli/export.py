@@ -56,13 +56,13 @@ class FormatFlags:
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None
     embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None
     block: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="32|64|128|row",
             show_default=False,
             help="Weights that share a scale; row: all of one, int8 only. 32; row for text encoders.",
         ),
-    ] = ""
+    ] = None
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32"
@@ -96,9 +96,11 @@ class FormatFlags:
         }
 
     def _block(self) -> int | None:
-        sizes = {"": None, "32": 32, "64": 64, "128": 128, "row": 0}
+        sizes = {"32": 32, "64": 64, "128": 128, "row": 0}
+        if self.block is None:
+            return None
         if self.block not in sizes:
-            raise UsageError(f"--block {self.block}: must be {', '.join(list(sizes)[1:])}")
+            raise UsageError(f"--block {self.block}: must be {', '.join(sizes)}")
         return sizes[self.block]
 
 

@@ -64,7 +64,7 @@ MomentsOf = dict[str, Moments]
 
 
 @dataclass
-class _Watch:
+class WatchedInputs:
     """An adapter that changes nothing and keeps what matrices get to multiply: those named, or all but experts."""
 
     names: frozenset[str] | None = None
@@ -117,7 +117,7 @@ class CalibrationRun:
 
     def order(self, b: int) -> list[str]:
         """The matrices of block b whose inputs can be watched, in the order in which they are used."""
-        watch = _Watch()
+        watch = WatchedInputs()
         self._one(b, 0, watch, rows=1)
         return [name for name in watch.seen if name in self._shapes]
 
@@ -140,7 +140,7 @@ class CalibrationRun:
 
     def inputs(self, b: int, i: int, names: frozenset[str] | None) -> dict[str, Array]:
         """What matrices of block b get to multiply in text i."""
-        watch = _Watch(names)
+        watch = WatchedInputs(names)
         self._one(b, i, watch)
         return watch.inputs()
 
@@ -176,7 +176,7 @@ class CalibrationRun:
         """Go back to a `state`."""
         self._hidden = hidden
 
-    def _one(self, b: int, i: int, watch: _Watch | None = None, rows: int | None = None) -> Array:
+    def _one(self, b: int, i: int, watch: WatchedInputs | None = None, rows: int | None = None) -> Array:
         """Text i (its first `rows`) through block b."""
         ids, hidden = self._texts[i][:rows], self._hidden[i]
         cache, chunk, parts = self._runtime.new_cache(len(ids)), self._runtime.capabilities.prefill_chunk, []
