@@ -13,11 +13,13 @@ import pytest
 
 import edgedec
 from edgedec.bundle import Bundle
+from edgedec.encoding.entry import EntryTables
 from edgedec.encoding.numeric import convolved, unit
 from edgedec.encoding.runner import batches
 from edgedec.encoding.transport import aligned
 from edgedec.errors import CheckpointError, EdgedecError, UsageError
 from edgedec.export.exporter import ExportOptions, export
+from edgedec.spec import EncoderEntry, ModelSpec
 from edgedec.text.encoding import cut
 
 TEXTS = ["the cat sat.", "a dog ran on the mat!", "", "cats"]
@@ -418,3 +420,20 @@ def test_labels_are_learned_and_kept(make: Make, tmp_path: Path) -> None:
         make(checkpoints.scorer).classify(["a"], labels=file)
     with pytest.raises(UsageError, match="cannot learn labels"):
         make(checkpoints.scorer).encoder.new_labels(["a"])
+
+
+def test_what_enters_without_a_norm_is_scaled_and_moved() -> None:
+    """A norm would hide a shift of all values."""
+
+    class Tables:
+        def rows(self, name: str) -> np.ndarray:
+            return {"positions": np.float32([[0, 1], [2, 3], [4, 5]]), "types": np.float32([[7, 8], [9, 9]])}[name]
+
+        def gather(self, name: str, rows: np.ndarray) -> np.ndarray:
+            assert name == "embed"
+            return np.float32([[10, 20], [30, 40], [50, 60]])[rows]
+
+    entry = EncoderEntry(positions=3, types=2)
+    spec = ModelSpec("entry", 3, 2, 3, (), 1e-5, True, (), embed_scale=2.0, entry=entry)
+    found = EntryTables(spec, entry, Tables()).rows([2, 0], [1, 0])
+    assert found.tolist() == [[100 + 0 + 9, 120 + 1 + 9], [20 + 2 + 7, 40 + 3 + 8]]

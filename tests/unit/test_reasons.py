@@ -169,6 +169,20 @@ def test_no_wait_applies_to_a_named_drafter() -> None:
     assert state_text(facts).startswith(f"used: no guess in {facts['asked']} tries")
 
 
+def test_a_named_drafter_waits_while_the_balance_is_used_up() -> None:
+    governor = governed(Guess(0.0), FLAT, NAMED)
+    run(governor, 4)
+    governor.account.own = 1.0
+    governor.members[0].wait = 50
+    found = []
+    for spent in (0.0, -9.0):
+        governor.account.bank.add(spent)
+        facts = governor.report()["drafters"]["d"]
+        assert (facts["bank_s"] > 0) == (not spent)
+        found.append((facts["state"], facts["wait"] > 0))
+    assert found == [("used", False), ("waits", True)]
+
+
 def test_fixed_drafts_are_used_whatever_they_cost() -> None:
     report, stats = run(governed(Guess(0.5), DEAR, fixed=2), 20)
     facts = report["drafters"]["d"]

@@ -168,5 +168,8 @@ def test_drafts_of_texts_that_wait_for_each_other_take_their_share_of_a_pause() 
     taken = [costs.seconds[5 + n] - costs.seconds[5] for n in (company.limit, company.limit + 1)]
     assert taken[0] <= (costs.seconds[5] + 0.05) / 5 < taken[1]
     assert 10 < company.limit < 30
+    two, limit = Costs({1: 0.010, 2: 0.011, 128: 0.2}), company.limit
+    assert company.update(two, 2, 0.001)
+    assert 0 < company.limit < min(limit, useful(two, 2)[0]), "two wait for each other already"
     assert company.update(Costs({1: 0.01, 8: 0.012, 128: 0.9}), 8, 0.001)
     assert company.limit == 0, "a row takes longer than that"
