@@ -12,7 +12,7 @@ from edgedec.cache.host import HostCache
 from edgedec.export.kv_heads import Heads, Read, SmallerHeads, budget, check_heads
 from edgedec.runtime import Call, Outputs, Rows, forward_one
 from edgedec.runtimes.reference import Reference
-from edgedec.runtimes.reference.attention import queries
+from edgedec.runtimes.reference.attention import turned_heads
 from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe
 
@@ -35,7 +35,7 @@ def smaller_heads(
             continue
         w = BlockWeights(spec, b, read, None)
         caches = cache.data(b)[:, :, : len(ids)] * np.sqrt(paid.mean(axis=0) / paid.mean())[:, None]
-        looked = queries(block, w, w.norm(entering, block.norm), np.arange(len(ids)))
+        looked = turned_heads(block, w, w.norm(entering, block.norm), np.arange(len(ids)))[0]
         for n in [heads] if isinstance(heads, int) else _divisors(block.n_kv_heads):
             tried[b][n] = one = SmallerHeads(spec, {b: n}, read)
             if pooled:

@@ -10,6 +10,9 @@ Chosen on all-MiniLM-L6-v2, by the cosine to float embeddings of 200 questions: 
 better, nothing evened 0.9977), and the matrices that read a block's state only (evening what `o` and `down` read as
 well: 0.9985). A matrix whose products then still change by more than `_MOST` of their size keeps blocks of 32; none of
 that model's does (at most 0.03).
+
+With `qkv` in rows the CPU engine attends in integers too (`kernels/cpu/attention_int8.inl`), where nothing is added to
+scores; `qkv` stays in blocks as well where rounded queries, keys and values would change more of what is attended to.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from edgedec.export.quantize import codes_of, from_codes
 from edgedec.export.weights import ROW, ROW_BLOCK, rounded_rows
 from edgedec.runtime import Call, Rows
 from edgedec.runtimes.reference import Reference
-from edgedec.runtimes.reference.numeric import Array, Weights
+from edgedec.runtimes.reference.attention import attend, turned_heads
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights
 from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 _SHARE, _MOST = 0.6, 0.04
@@ -56,6 +60,7 @@ def row_scales(spec: ModelSpec, read: Weights, fixed: frozenset[str], embed: Wei
             inputs[name] = (inputs[name] / factors).astype(np.float32)
     left = ["embed"] if embed == "int8" else []
     left += [name for name, x in inputs.items() if _change(spec, scaled.read, name, x) > _MOST]
+    left += [name for name in _attending(spec, scaled.read, inputs) if name not in left]
     kept = {name: rounded_rows("int8", ROW_BLOCK, partial(scaled.read, name)) for name in left if name not in fixed}
     return Passed(scaled.read, kept=kept, spec=with_blocks(spec, blocks))
 
@@ -111,7 +116,44 @@ def _change(spec: ModelSpec, read: Weights, name: str, inputs: Array) -> float:
     matrix = read(name, 0, n)
     data, scales, _ = rounded_rows("int8", ROW, partial(read, name)).rows(0, n)
     rounded = from_codes(codes_of(data, "int8", k), scales, "int8", ROW_BLOCK)
-    step = np.maximum(np.abs(inputs).max(axis=1, keepdims=True) / np.float32(127), np.float32(1e-30))
     product = inputs @ matrix.T
-    change = np.round(inputs / step) * step @ rounded.T - product
-    return float(np.linalg.norm(change)) / max(float(np.linalg.norm(product)), 1e-30)
+    return _apart(_rounded(inputs) @ rounded.T, product)
+
+
+def _attending(spec: ModelSpec, read: Weights, inputs: dict[str, Array]) -> list[str]:
+    """The matrices `qkv` of blocks where attention in integers would change too much."""
+    cuts = np.cumsum([min(length, spec.context_length) for length in _LENGTHS])[:-1]
+    found = list[str]()
+    for b, block in spec.attention.items():
+        name = f"blocks.{b}.qkv"
+        texts = np.split(inputs[name], cuts) if attends_in_int8(block) else ()
+        if max((attention_change(block, BlockWeights(spec, b, read), text) for text in texts), default=0.0) > _MOST:
+            found.append(name)
+    return found
+
+
+def attends_in_int8(block: Attention) -> bool:
+    """Whether the CPU engine may attend in integers: nothing is added to scores, and all rows see all others."""
+    added = block.softcap or block.distances or block.slopes or block.relative
+    return block.window is None and not added and block.head_dim % 16 == 0
+
+
+def attention_change(block: Attention, w: BlockWeights, text: Array) -> float:
+    """What rounding its queries, keys and values to int8, with a scale a head and row, changes of what a text's rows
+    [n, read] attend to, over its size."""
+    q, k, v, _ = turned_heads(block, w, text, np.arange(len(text)))
+    everything = np.ones((len(text), len(text)), np.bool_)
+    exact = attend(q, k, v, everything, block)[0]
+    rounded = attend(_rounded(q), _rounded(k), _rounded(v), everything, block)[0]
+    return _apart(rounded, exact)
+
+
+def _apart(found: Array, exact: Array) -> float:
+    """What differs over the size of what is exact."""
+    return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
+
+
+def _rounded(x: Array) -> Array:
+    """Values of int8, with a scale a row."""
+    step = np.maximum(np.abs(x).max(axis=-1, keepdims=True) / np.float32(127), np.float32(1e-30))
+    return np.round(x / step) * step

@@ -8,9 +8,7 @@
 #pragma once
 #include <cmath>
 
-#include "kernels.h"
-#include "kv.inl"
-#include "simd/wide.h"
+#include "attention_int8.inl"
 
 namespace ED_NS {
 
@@ -21,18 +19,13 @@ using edgedec::QUERY_TILE;
 using edgedec::SCORE_KEYS;
 using edgedec::VALUE_KEYS;
 
-// Tiles that stay in registers: keys of one query being scored; queries and pieces of values summed.
 constexpr int KEYS_AHEAD = 2048;  // bytes: how far ahead keys and values are prefetched
-constexpr int DOT_KEYS = NV == 1 ? 16 : 4;
-constexpr int SUM_QUERIES = 4;
-constexpr int SUM_PIECES = NV == 1 ? 4 : 1;
+constexpr int DOT_KEYS = NV == 1 ? 16 : 4;  // keys of one query that stay in registers while they are scored
 
 struct Span {
   int lo, hi;
   bool empty() const { return lo >= hi; }
 };
-ED_IN int min(int a, int b) { return a < b ? a : b; }
-ED_IN int max(int a, int b) { return a > b ? a : b; }
 ED_IN Span intersect(Span a, Span b) { return {max(a.lo, b.lo), min(a.hi, b.hi)}; }
 
 // What a query sees of a chunk, in ranks counted from the chunk's first: sinks [0, sinks), then [lo, hi).
@@ -293,44 +286,6 @@ static float weigh(const Work& w, int query, float m) {
 
 // ---- weighted values -------------------------------------------------------------------------------
 
-// NQ queries' sums of NP pieces, n values on; query_step, key_step: from a weight to that of the next query and key.
-template <int NQ, int NP>
-ED_IN void sum_tile(const float* p, int query_step, int key_step, const float* values, int width, int n, float* sum) {
-  vf acc[NQ][NP];
-  for (int q = 0; q < NQ; q++)
-    for (int i = 0; i < NP; i++) acc[q][i] = vload(sum + q * width + 16 * i);
-  for (int k = 0; k < n; k++, values += width) {
-    vf v[NP];
-    for (int i = 0; i < NP; i++) v[i] = vload(values + 16 * i);
-    for (int q = 0; q < NQ; q++) {
-      const vf weight = vset(p[q * query_step + k * key_step]);
-      for (int i = 0; i < NP; i++) acc[q][i] = vfma(weight, v[i], acc[q][i]);
-    }
-  }
-  for (int q = 0; q < NQ; q++)
-    for (int i = 0; i < NP; i++) vstore(sum + q * width + 16 * i, acc[q][i]);
-}
-
-template <int NQ>
-ED_IN void sum_pieces(const float* p, int query_step, int key_step, const float* rows, int width, int n, float* sum) {
-  int at = 0;
-  for (; at + 16 * SUM_PIECES <= width; at += 16 * SUM_PIECES)
-    sum_tile<NQ, SUM_PIECES>(p, query_step, key_step, rows + at, width, n, sum + at);
-  for (; SUM_PIECES > 2 && at + 32 <= width; at += 32)
-    sum_tile<NQ, 2>(p, query_step, key_step, rows + at, width, n, sum + at);
-  for (; at < width; at += 16) sum_tile<NQ, 1>(p, query_step, key_step, rows + at, width, n, sum + at);
-}
-
-// The sums of nq queries, at most SUM_QUERIES.
-static void sum_queries(const float* p, int query_step, int key_step, const float* rows, int width, int n, float* sum, int nq) {
-  switch (nq) {
-    case 4: return sum_pieces<4>(p, query_step, key_step, rows, width, n, sum);
-    case 3: return sum_pieces<3>(p, query_step, key_step, rows, width, n, sum);
-    case 2: return sum_pieces<2>(p, query_step, key_step, rows, width, n, sum);
-    default: return sum_pieces<1>(p, query_step, key_step, rows, width, n, sum);
-  }
-}
-
 ED_IN void times_factors(float* p, const float* factor, int n) {
   for (int k = 0; k < n; k += 16) vstore_n(p + k, vmul(vload_n(p + k, n - k), vload_n(factor + k, n - k)), n - k);
 }
@@ -428,105 +383,11 @@ static void attend_tile(Work w, float* part) {
       vstore_n(part + (int64_t)i * (dim + 2) + 2 + j, vadd(vload(w.sum + i * w.width + j), vset(0.0f)), dim - j);
 }
 
-// ---- texts that see all of themselves --------------------------------------------------------------
-
-// Here a lane is a query, and all queries of a tile see all keys: a score is a sum in the order of the key's values, the
-// maximum and the sum of the weights go from key to key, and nothing is added across lanes. Vectors of queries and keys
-// of a tile that stays in registers:
-constexpr int LANE_VECTORS = NV == 1 ? 4 : 1;
-constexpr int LANE_KEYS = 4;
-
-// `lanes` queries, side by side at each of their values, and their scores by key.
-struct Lanes {
-  int lanes;
-  float *score, *q;
-};
-
-template <int NQ, int NK>
-ED_IN void lane_tile(const Lanes& w, int dim, int lane, const float* keys, float* score) {
-  vf acc[NK][NQ];
-  for (int k = 0; k < NK; k++)
-    for (int i = 0; i < NQ; i++) acc[k][i] = vset(0.0f);
-  const float* q = w.q + lane;
-  for (int d = 0; d < dim; d++, q += w.lanes) {
-    vf x[NQ];
-    for (int i = 0; i < NQ; i++) x[i] = vload(q + 16 * i);
-    for (int k = 0; k < NK; k++) {
-      const vf y = vset(keys[k * dim + d]);
-      for (int i = 0; i < NQ; i++) acc[k][i] = vfma(x[i], y, acc[k][i]);
-    }
-  }
-  for (int k = 0; k < NK; k++)
-    for (int i = 0; i < NQ; i++) vstore(score + k * w.lanes + lane + 16 * i, acc[k][i]);
-}
-
-// The scores of n keys.
-template <int NQ>
-ED_IN void lane_scores(const Lanes& w, int dim, int lane, const float* keys, int n, float* score) {
-  int k = 0;
-  for (; k + LANE_KEYS <= n; k += LANE_KEYS)
-    lane_tile<NQ, LANE_KEYS>(w, dim, lane, keys + k * dim, score + k * w.lanes);
-  for (; k < n; k++) lane_tile<NQ, 1>(w, dim, lane, keys + k * dim, score + k * w.lanes);
-}
-
-ED_IN void all_lanes(const Lanes& w, int dim, const float* keys, int n, float* score) {
-  int lane = 0;
-  for (; lane + 16 * LANE_VECTORS <= w.lanes; lane += 16 * LANE_VECTORS)
-    lane_scores<LANE_VECTORS>(w, dim, lane, keys, n, score);
-  for (; lane < w.lanes; lane += 16) lane_scores<1>(w, dim, lane, keys, n, score);
-}
-
-// From scores of n keys to weights; the maximum and the sum of each query.
-static void lane_weights(const Lanes& w, int n, float* top, float* sum) {
-  for (int lane = 0; lane < w.lanes; lane += 16) {
-    float* x = w.score + lane;
-    vf m = vload(x), all = vset(0.0f);
-    for (int k = 1; k < n; k++) m = vmax(vload(x + k * w.lanes), m);
-    m = vadd(m, vset(0.0f));  // not -0
-    for (int k = 0; k < n; k++) {
-      const vf p = vexp(vsub(vload(x + k * w.lanes), m));
-      vstore(x + k * w.lanes, p), all = vadd(all, p);
-    }
-    vstore(top + lane, m), vstore(sum + lane, all);
-  }
-}
-
-// each(rows, first, n): the keys or values of a chunk, a page's at a time.
-template <class Do>
-ED_IN void over_pages(const Attention& a, int base, int n, int64_t offset, Do each) {
-  for (int k = 0; k < n; k += PAGE_SLOTS)
-    each((const float*)(a.pages[(base + k) / PAGE_SLOTS] + offset), k, min(PAGE_SLOTS, n - k));
-}
-
-static void attend_lanes(const Attention& a, int h, int row0, int base, int q0, int n, float* part, uint8_t* scratch) {
-  const int lanes = (n + 15) & ~15, dim = a.dim, keys = min(a.length + a.text - base, CHUNK);
-  float *score = (float*)scratch, *q = score + lanes * CHUNK, *sum = q + lanes * dim;
-  const Lanes w = {lanes, score, q};
-  for (int i = 0; i < lanes; i++) {
-    const int at = q0 + min(i, n - 1);
-    const float* x = a.q + (row0 + at / a.group()) * a.q_stride + (h * a.group() + at % a.group()) * dim;
-    for (int d = 0; d < dim; d++) q[d * lanes + i] = x[d] * a.scale;
-  }
-  over_pages(a, base, keys, h * a.head_stride, [&](const float* rows, int k, int count) {
-    all_lanes(w, dim, rows, count, score + k * lanes);
-  });
-  float tops[QUERY_TILE], sums[QUERY_TILE];
-  lane_weights(w, keys, tops, sums);
-  for (int i = 0; i < n * dim; i += 16) vstore(sum + i, vset(0.0f));
-  over_pages(a, base, keys, h * a.head_stride + a.values, [&](const float* rows, int k, int count) {
-    for (int i = 0; i < n; i += SUM_QUERIES)
-      sum_queries(score + k * lanes + i, 1, lanes, rows, dim, count, sum + i * dim, min(SUM_QUERIES, n - i));
-  });
-  for (int i = 0; i < n; i++, part += dim + 2) {
-    part[0] = tops[i], part[1] = sums[i];
-    for (int j = 0; j < dim; j += 16) vstore(part + 2 + j, vadd(vload(sum + i * dim + j), vset(0.0f)));
-  }
-}
-
 template <int F>
 static void attend_as(const Attention& a, int h, int row0, int row1, int chunk, float* part, uint8_t* scratch) {
   const int queries = (row1 - row0) * a.group();
-  if (F == edgedec::F32 && a.lanes) {
+  if (a.lanes && F == edgedec::INT8) return attend_int8(a, h, row0, queries, chunk * CHUNK, part, scratch);
+  if (a.lanes && F == edgedec::F32) {
     for (int q0 = 0; q0 < queries; q0 += QUERY_TILE, part += (int64_t)QUERY_TILE * (a.dim + 2))
       attend_lanes(a, h, row0, chunk * CHUNK, q0, min(QUERY_TILE, queries - q0), part, scratch);
     return;

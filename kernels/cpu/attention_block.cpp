@@ -17,6 +17,17 @@ namespace edgedec {
 
 namespace {
 
+// Whether a query may have a lane of its own: in an encoder, where nothing is added to scores and all rows see all others.
+bool attends_in_lanes(const ed_model& model, const ed_block& block) {
+  const ed_attention& m = *block.attention;
+  return model.texts && m.head_dim % 16 == 0 && !m.window && !m.softcap && !m.distance && !m.slopes && !m.relative;
+}
+
+// Whether all its products are of integers: as those of its matrices, which then have one scale a row.
+bool attends_in_int8(const ed_model& model, const ed_block& block) {
+  return attends_in_lanes(model, block) && !block.latent && matrix(block.attention->qkv).row_scales();
+}
+
 // Heads of so few values have no int4 cache: half of such a row would be scales, and four bits are too few for its keys.
 constexpr int NARROW_HEAD = 16;
 
@@ -249,8 +260,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions, 
   if (tree.text) a.text = s.rows;
   if (m_.distance && tree.text) a.distance = s_.distance.p + reach(), a.distance_stride = 2 * reach() + CHUNK;
   if (relative_ && tree.text) a.relative = relative_->of(sequence), a.relative_stride = RelativeScores::stride(s.rows);
-  a.lanes = engine_.model().texts && a.text && a.format == F32 && d_ % 16 == 0 && !s.attention_sums && !m_.window &&
-            !m_.softcap && !m_.distance && !m_.slopes && !relative_;
+  a.lanes = a.text && !s.attention_sums && attends_in_lanes(engine_.model(), block_);
   const bool ranked = state.identity() && tree.base == state.start();
   if (m_.slopes) a.slopes = m_.slopes, a.row_at = s_.row_at.data() + s.row;
   if (m_.slopes && !ranked) positions.fill(state, s), a.slot_at = positions.all.data();
@@ -448,10 +458,11 @@ std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
   return std::make_unique<AttentionBlock>(engine, block);
 }
 
-std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int kv,
+std::unique_ptr<BlockState> make_state(const ed_model& model, const ed_block& block, int kv,
                                        const std::shared_ptr<PagePool>& pages) {
   const ed_attention& a = *block.attention;
-  const int format = kv == INT4 && a.head_dim <= NARROW_HEAD ? INT8 : kv;
+  const bool narrow = kv == INT4 && a.head_dim <= NARROW_HEAD;
+  const int format = narrow || attends_in_int8(model, block) ? INT8 : kv;
   return std::make_unique<AttentionState>(a.kv_heads, a.head_dim, block.latent ? 1 : 2, format, pages);
 }
 

@@ -3,11 +3,6 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
-#include <utility>
-
-#if defined(__x86_64__) || defined(_M_X64)
-#include <emmintrin.h>
-#endif
 
 #include "kernels.h"
 #include "simd/wide.h"
@@ -51,16 +46,6 @@ ED_IN nf next_zeros(const uint8_t*& z, int shift) {
 // How zero points of int4 are applied in tiles of many rows and of few: added to weight bytes, or as the
 // initial value of the sum.
 enum Begin { OFFSETS, ADDED, BEGUN };
-
-// f(0), ... f(N - 1), each with a constant: what is indexed by it stays in registers.
-template <class F, int... I>
-ED_IN void each_of(F f, std::integer_sequence<int, I...>) {
-  (f(std::integral_constant<int, I>()), ...);
-}
-template <int N, class F>
-ED_IN void each(F f) {
-  each_of(f, std::make_integer_sequence<int, N>());
-}
 
 // The codes of a format in planes, times their step (of MX4 what its table has for them), in bytes: of inputs 4 * AT to 4 * AT + 3 of 32. A plane of four bits
 // is a line for 8 inputs, of two a line for 16, of one a line for all: the bits of inputs in a row lie 4, 2 or 1 apart.
@@ -422,23 +407,6 @@ static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Qua
                    : tile_of<INT8, 16, V>(m, at, per_block, a, m0, sums);
 }
 
-// Four rows of 16 bytes -> four lines, word j of all rows side by side in line j; lines are 64 bytes apart.
-ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to) {
-#if defined(__x86_64__) || defined(_M_X64)
-  __m128i r[4];
-  for (int i = 0; i < 4; i++) r[i] = _mm_loadu_si128((const __m128i*)(from + i * row_bytes));
-  __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]);
-  __m128i c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
-  _mm_storeu_si128((__m128i*)to, _mm_unpacklo_epi64(a, c));
-  _mm_storeu_si128((__m128i*)(to + 64), _mm_unpackhi_epi64(a, c));
-  _mm_storeu_si128((__m128i*)(to + 128), _mm_unpacklo_epi64(b, d));
-  _mm_storeu_si128((__m128i*)(to + 192), _mm_unpackhi_epi64(b, d));
-#else
-  for (int j = 0; j < 4; j++)
-    for (int i = 0; i < 4; i++) std::memcpy(to + 64 * j + 4 * i, from + i * row_bytes + 4 * j, 4);
-#endif
-}
-
 // The zero points, offsets or parts of group `group` of a matrix that lies row by row, in the packed layout.
 static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
   const int blocks = w.blocks(), rows = std::min(LANES, w.n - group * LANES);
@@ -473,7 +441,7 @@ static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scal
   if ((group + 1) * LANES <= w.n && row_bytes % 16 == 0) {
     const uint8_t* from = w.data + (size_t)group * LANES * row_bytes;
     for (size_t at = 0; at < row_bytes; at += 16)
-      for (int r = 0; r < LANES; r += 4) transpose4x4(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4);
+      for (int r = 0; r < LANES; r += 4) transpose4x4(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4, 64);
     const uint16_t* scale = w.scales + (size_t)group * LANES * count;
     for (int b = 0; b < count; b++)
       for (int r = 0; r < LANES; r++) scales[b * LANES + r] = scale[(size_t)r * count + b];

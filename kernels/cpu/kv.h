@@ -38,10 +38,13 @@ static inline size_t kv_row_bytes(int dim, int format) {
 }
 
 // Scratch for `attend` and `attention_sums`, 64-byte aligned: scores of a tile of queries with a chunk's 256 keys,
-// the queries and their sums, the keys or values being worked on, and their scales.
+// the queries and their sums, the keys or values being worked on, and their scales; or (attention_int8.inl) the scales
+// and offsets of all keys, values, queries in bytes and one as a row of a cache.
 static inline size_t attention_scratch(int dim, int queries) {
   size_t tile = queries < QUERY_TILE ? kv_round(queries, 16) : QUERY_TILE, width = (size_t)kv_round(dim, 16);
-  return 4 * (tile * 256 + 2 * tile * width + VALUE_KEYS * width + VALUE_KEYS);
+  const size_t floats = 4 * (2 * tile * width + VALUE_KEYS * width + VALUE_KEYS);
+  const size_t bytes = 3 * 4 * 256 + (4 + 256) * width + 5 * tile * width + kv_row_bytes(dim, 3);
+  return 4 * tile * 256 + (floats > bytes ? floats : bytes);
 }
 
 }  // namespace edgedec

@@ -121,10 +121,13 @@ static void store_int8(const float* x, int dim, uint8_t* out) {
   float scale = vtop(vmin(top, vset(FLT_MAX))) / 127.0f;
   if (scale < FLT_MIN) scale = 0.0f;
   const vf unit = vset(inverse(scale)), most = vset(127.0f);
-  for (int i = 0; i < dim; i += 16) {
+  const auto rounded = [&](const vf& v) ED_INLINED { return vmin(vmax(vmul(v, unit), vset(-127.0f)), most); };
+  int i = 0;
+  for (; i + 16 <= dim; i += 16) vstore_i8((int8_t*)out + i, rounded(vload(x + i)));
+  if (i < dim) {
     int8_t q[16];
-    vstore_i8(q, vmin(vmax(vmul(vload_n(x + i, dim - i), unit), vset(-127.0f)), most));
-    std::memcpy(out + i, q, (size_t)(dim - i < 16 ? dim - i : 16));
+    vstore_i8(q, rounded(vload_n(x + i, dim - i)));
+    std::memcpy(out + i, q, (size_t)(dim - i));
   }
   for (int i = dim; i < edgedec::kv_scale_at(dim, edgedec::INT8); i++) out[i] = 0;
   std::memcpy(out + edgedec::kv_scale_at(dim, edgedec::INT8), &scale, 4);

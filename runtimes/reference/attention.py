@@ -39,14 +39,8 @@ def run(
     """f(norm(x)) [count, hidden], the attention paid to each slot [n_kv_heads, slots], the queries. embedding [count,
     hidden]: of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
     head_dim]: static scales of a quantized cache; view: what the rows see of the block's slots."""
-    normed = _read(block, w, x, embedding)
-    q, k, v, gate = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
-    q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
-    if block.qk_norm_last:
-        q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
-    if block.v_norm:
-        v = rms_norm(v, np.ones(block.head_dim, np.float32), w.spec.norm_eps)
+    q, k, v, gate = turned_heads(block, w, _read(block, w, x, embedding), positions)
     data, stop = cache.data(w.number), span[1]
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
@@ -131,10 +125,18 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     return q, k, v, gate
 
 
-def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
-    """The queries [n_heads, n, head_dim] of rows [n, read] that are normed, turned by their positions."""
-    q = rotate(block, w.spec, _qkv(block, w, x)[0], positions)
-    return head_norms(block, w, q, "q_norm") if block.qk_norm_last else q
+def turned_heads(
+    block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]
+) -> tuple[Array, Array, Array, Array]:
+    """Of rows [n, read] that are normed: q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim], as they are
+    attended to, and the gate [n, gate_dim]."""
+    q, k, v, gate = _qkv(block, w, x)
+    q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
+    if block.qk_norm_last:
+        q, k = head_norms(block, w, q, "q_norm"), head_norms(block, w, k, "k_norm")
+    if block.v_norm:
+        v = rms_norm(v, np.ones(block.head_dim, np.float32), w.spec.norm_eps)
+    return q, k, v, gate
 
 
 def paid(

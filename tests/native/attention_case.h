@@ -27,7 +27,8 @@ struct Shape {
   bool text = false;                         // rows that all see each other
 
   // Whether such rows are computed as lanes.
-  bool lanes() const { return text && format == edgedec::F32 && dim % 16 == 0 && !window && softcap == 0; }
+  bool lanes() const { return text && (format == edgedec::F32 || int8()) && dim % 16 == 0 && !window && softcap == 0; }
+  bool int8() const { return format == edgedec::INT8; }
 };
 
 // Keys and values [kv_heads, slots, row bytes] in pages; what no slot lies in is not a number.

@@ -45,13 +45,36 @@ static std::vector<int> seen(const Attention& a, int row) {
   return kept;
 }
 
-static Oracle oracle(const Kernels& k, const Case& c) {
+// What products of integers leave of weights p of the keys `from` on, a chunk of them: 8 bits of the largest, each times the
+// scale of its value.
+static void round_chunk(const Case& c, int head, const std::vector<int>& slots, size_t from, std::vector<double>& p) {
+  const size_t to = std::min(p.size(), from + edgedec::CHUNK);
+  std::vector<double> scales;
+  double most = 1e-30, top = 0;
+  for (size_t j = from; j < to; j++) top = std::fmax(top, p[j]);
+  for (size_t j = from; j < to; j++) {
+    float scale;
+    std::memcpy(&scale, &c.values[((size_t)head * c.slots + slots[j]) * c.row_bytes() + edgedec::kv_scale_at(c.s.dim, edgedec::INT8)], 4);
+    scales.push_back(scale);
+    most = std::fmax(most, p[j] / top * scale);
+  }
+  for (size_t j = from; j < to; j++) p[j] = std::nearbyint(p[j] / top * scales[j - from] * 255 / most) * most / 255 / scales[j - from] * top;
+}
+
+// rounded: with queries and weights as texts in lanes of int8 have them.
+static Oracle oracle(const Kernels& k, const Case& c, bool rounded = false) {
   const Attention& a = c.a;
   Oracle r{std::vector<double>(c.q.size()), std::vector<double>(c.slots)};
   std::vector<float> keys((size_t)a.kv_heads * c.slots * a.dim), values(keys.size());
   for (int i = 0; i < a.kv_heads * c.slots; i++) {
     k.load_kv(c.keys.data() + i * c.row_bytes(), a.dim, a.format, &keys[(size_t)i * a.dim]);
     k.load_kv(c.values.data() + i * c.row_bytes(), a.dim, a.format, &values[(size_t)i * a.dim]);
+  }
+  std::vector<float> q = c.q;
+  std::vector<uint8_t> bytes(c.row_bytes());
+  for (size_t at = 0; rounded && at < q.size(); at += a.dim) {
+    k.store_kv(&q[at], a.dim, edgedec::INT8, bytes.data());
+    k.load_kv(bytes.data(), a.dim, edgedec::INT8, &q[at]);
   }
   for (int row = 0; row < a.rows; row++)
     for (int head = 0; head < a.heads; head++) {
@@ -61,13 +84,14 @@ static Oracle oracle(const Kernels& k, const Case& c) {
       double top = -1e300, sum = 0;
       for (int slot : slots) {
         double dot = 0;
-        for (int i = 0; i < a.dim; i++) dot += (double)c.q[at + i] * keys[(from + slot) * a.dim + i];
+        for (int i = 0; i < a.dim; i++) dot += (double)q[at + i] * keys[(from + slot) * a.dim + i];
         dot *= a.scale;
         if (a.softcap != 0.0f) dot = a.softcap * std::tanh(dot / a.softcap);
         p.push_back(dot);
         top = std::fmax(top, dot);
       }
       for (double& x : p) sum += x = std::exp(x - top);
+      for (size_t j = 0; rounded && j < p.size(); j += edgedec::CHUNK) round_chunk(c, head / a.group(), slots, j, p);
       for (size_t j = 0; j < slots.size(); j++) {
         r.sums[slots[j]] += p[j] / sum;
         for (int i = 0; i < a.dim; i++) r.out[at + i] += p[j] / sum * values[(from + slots[j]) * a.dim + i];
@@ -83,6 +107,18 @@ static bool close(const std::vector<float>& got, const std::vector<double>& want
       return false;
     }
   return true;
+}
+
+// The largest and the root of the mean square of what differs.
+static bool close_on_average(const std::vector<float>& got, const std::vector<double>& want, double most, double mean) {
+  double worst = 0, sum = 0;
+  for (size_t i = 0; i < want.size(); i++) {
+    const double off = std::fabs(got[i] - want[i]);
+    sum += off * off, worst = off > worst || off != off ? off : worst;
+  }
+  const bool fits = worst <= most && std::sqrt(sum / (double)want.size()) <= mean;
+  if (!fits) std::printf("  off by %g at most, %g on average\n", worst, std::sqrt(sum / (double)want.size()));
+  return fits;
 }
 
 // ---- the same bits ---------------------------------------------------------------------------------
@@ -141,10 +177,12 @@ static void bitwise(const std::vector<Unit>& all, const Case& c) {
     Case again(c.s, 1, *u.kernels), first(c.s, 1, best);
     check(again.keys == first.keys && again.values == first.values, "same stored bytes", c.s, u.name);
   }
+  // Of rows with paths of different lengths a slot may lie in different chunks, which are added in another order then.
+  const bool apart = c.s.groups && c.s.length % edgedec::CHUNK + c.s.first + c.s.rows > edgedec::CHUNK;
   for (int tile : {1, 3, 16}) {
     const Result tiled = whole_case(best, c, tile, sums);
     check(same(whole.out, tiled.out), "same bits in tiles of rows", c.s, all.back().name);
-    check(same(whole.sums, tiled.sums), "same sums in tiles", c.s, all.back().name);
+    check(apart || same(whole.sums, tiled.sums), "same sums in tiles", c.s, all.back().name);
   }
   if (c.s.text && c.s.window) return;  // a row alone is the first of its text
   const size_t width = (size_t)c.a.heads * c.a.dim;
@@ -243,7 +281,7 @@ static Shape random_text(std::mt19937& rng) {
   s.text = true, s.tree = s.groups = s.named = false, s.first = s.sinks = 0;
   s.rows = 1 + (int)(rng() % 330);
   s.length = rng() % 3 ? 0 : s.length;
-  if (rng() % 4) s.format = edgedec::F32, s.window = 0, s.softcap = 0;
+  if (rng() % 4) s.format = rng() % 2 ? edgedec::F32 : edgedec::INT8, s.window = 0, s.softcap = 0;
   return s;
 }
 
@@ -252,19 +290,26 @@ int main(int argc, char** argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 150;
   for (const Unit& u : all) formats(u);
   std::mt19937 rng(argc > 2 ? (unsigned)std::atoi(argv[2]) : 11u);
-  int lanes = 0;
+  int lanes = 0, of_int8 = 0;
   for (int i = 0; i < cases; i++) {
     const Shape s = i % 3 ? random_shape(rng) : random_text(rng);
     const Case c(s, 100 + i, *all.back().kernels);
     const Oracle want = oracle(*all.back().kernels, c);
     const Result got = whole_case(*all.back().kernels, c, s.rows, !s.lanes());
-    lanes += s.lanes();
-    check(close(got.out, want.out, 2e-5), "near double precision", s, "");
+    const bool int8 = s.lanes() && s.int8();
+    lanes += s.lanes() && !int8, of_int8 += int8;
+    if (int8) {
+      // A weight may round to the other side: that is a 255th of the largest.
+      check(close_on_average(got.out, oracle(*all.back().kernels, c, true).out, 3e-2, 5e-4), "near double precision, rounded", s, "");
+      check(close_on_average(got.out, want.out, 0.3, 2e-2), "near what was not rounded", s, "");
+    } else {
+      check(close(got.out, want.out, 2e-5), "near double precision", s, "");
+    }
     if (!s.lanes()) check(close(got.sums, want.sums, 2e-5), "sums near double precision", s, "");
     bitwise(all, c);
     unseen_garbage(*all.back().kernels, s);
   }
-  if (cases >= 30 && !lanes) failures++, std::printf("FAILED no text was computed as lanes\n");
+  if (cases >= 30 && !(lanes && of_int8)) failures++, std::printf("FAILED no text was computed as lanes\n");
   std::printf("%d cases on", cases);
   for (const Unit& u : all) std::printf(" %s", u.name);
   std::printf(": %d failures\n", failures);

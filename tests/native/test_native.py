@@ -8,6 +8,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,7 +58,9 @@ int main(int argc, char** argv) {
 
 def build(folder: Path, **how: object) -> Path:
     """One program of the engine, both tests and the benchmark: compiling the engine is what takes the time."""
-    parts = {name: PART % (name, HERE / source) for name, source in SOURCES.items()}
+    texts = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.[ch]*")))
+    changed = f"// {sha256(texts).hexdigest()}\n"  # or else the object of an older text would be taken
+    parts = {name: PART % (name, HERE / source) + changed for name, source in SOURCES.items()}
     mains = [folder / f"{name}.cpp" for name in (*parts, "main")]
     for path in mains:
         path.write_text(parts.get(path.stem, MAIN))

@@ -41,6 +41,8 @@ ED_IN ni nround(nf a) { return _mm256_cvtps_epi32(a); }
 ED_IN nf nexp2(ni n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23)); }
 ED_IN ni niset(int x) { return _mm256_set1_epi32(x); }
 ED_IN ni niadd(ni a, ni b) { return _mm256_add_epi32(a, b); }
+ED_IN ni nishl8(ni a) { return _mm256_slli_epi32(a, 8); }
+ED_IN void nistore(uint8_t* p, ni x) { _mm256_storeu_si256((__m256i*)p, x); }
 ED_IN nf nload_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 ED_IN void nstore_f16(uint16_t* p, nf x) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

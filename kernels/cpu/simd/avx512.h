@@ -41,6 +41,8 @@ ED_IN ni nround(nf a) { return _mm512_cvtps_epi32(a); }  // to nearest, ties to 
 ED_IN nf nexp2(ni n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)); }
 ED_IN ni niset(int x) { return _mm512_set1_epi32(x); }
 ED_IN ni niadd(ni a, ni b) { return _mm512_add_epi32(a, b); }
+ED_IN ni nishl8(ni a) { return _mm512_slli_epi32(a, 8); }
+ED_IN void nistore(uint8_t* p, ni x) { _mm512_storeu_si512(p, x); }
 ED_IN nf nload_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 ED_IN void nstore_f16(uint16_t* p, nf x) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

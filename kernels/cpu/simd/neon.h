@@ -46,6 +46,8 @@ ED_IN ni nround(nf a) {
 ED_IN nf nexp2(ni n) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23)); }
 ED_IN ni niset(int x) { return vdupq_n_s32(x); }
 ED_IN ni niadd(ni a, ni b) { return vaddq_s32(a, b); }
+ED_IN ni nishl8(ni a) { return vshlq_n_s32(a, 8); }
+ED_IN void nistore(uint8_t* p, ni x) { vst1q_u8(p, vreinterpretq_u8_s32(x)); }
 ED_IN nf nload_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 ED_IN void nstore_f16(uint16_t* p, nf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 ED_IN nf nload_i8(const int8_t* p) {
@@ -134,6 +136,10 @@ ED_IN w8 ready8(uint8x16_t raw) { return vreinterpretq_s8_u8(veorq_u8(raw, vdupq
 ED_IN acc4 begin4(int c) { return vdupq_n_s32(c); }
 ED_IN acc4 dot4(acc4 a, int8x16_t w, int8x16_t x) { return vdotq_s32(a, w, x); }
 ED_IN ni end4(acc4 a, int) { return a; }
+using acc8 = ni;
+ED_IN acc8 begin8(int c) { return vdupq_n_s32(c); }
+ED_IN acc8 dot8(acc8 a, w8 w, int8x16_t x) { return vdotq_s32(a, w, x); }
+ED_IN ni end8(acc8 a, int) { return a; }
 
 // 8 or 128 less the zero points of W outputs of a block: of int4 the nibbles at `shift` of 4 bytes.
 ED_IN ni widened4(const uint8_t* p) {

@@ -63,6 +63,8 @@ ED_IN nf nexp2(ni n) {
 }
 ED_IN ni niset(int x) { ni r; ED_LANES r.v[i] = x; return r; }
 ED_IN ni niadd(ni a, ni b) { ED_LANES a.v[i] += b.v[i]; return a; }
+ED_IN ni nishl8(ni a) { ED_LANES a.v[i] = (int32_t)((uint32_t)a.v[i] << 8); return a; }
+ED_IN void nistore(uint8_t* p, ni x) { std::memcpy(p, x.v, sizeof x.v); }
 
 ED_IN float from_half(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023, bits;

@@ -82,6 +82,8 @@ ED_IN ni nround(nf a) {
 ED_IN nf nexp2(ni n) { return {wasm_i32x4_shl(wasm_i32x4_add(n.v, wasm_i32x4_splat(127)), 23)}; }
 ED_IN ni niset(int x) { return {wasm_i32x4_splat(x)}; }
 ED_IN ni niadd(ni a, ni b) { return {wasm_i32x4_add(a.v, b.v)}; }
+ED_IN ni nishl8(ni a) { return {wasm_i32x4_shl(a.v, 8)}; }
+ED_IN void nistore(uint8_t* p, ni x) { wasm_v128_store(p, x.v); }
 
 // Bits of a half, moved to where a float has them: normal ones get the larger exponent added, subnormal ones, of which there
 // is no such float, are made by a subtraction.

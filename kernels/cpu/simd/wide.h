@@ -1,10 +1,27 @@
 // Sixteen lanes, however wide the machine's vectors are, and functions of them.
 #pragma once
+#include <cstring>
+#include <utility>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <emmintrin.h>
+#endif
+
 #include "../kernels.h"
 
 namespace ED_NS {
 
 constexpr int NV = 16 / W;  // native vectors of sixteen lanes
+
+// f(0), ... f(N - 1), each with a constant: what is indexed by it stays in registers.
+template <class F, int... I>
+ED_IN void each_of(F f, std::integer_sequence<int, I...>) {
+  (f(std::integral_constant<int, I>()), ...);
+}
+template <int N, class F>
+ED_IN void each(F f) {
+  each_of(f, std::make_integer_sequence<int, N>());
+}
 
 struct vf {
   nf r[NV];
@@ -135,5 +152,22 @@ ED_IN nf nglu(nf gate, nf up, int kind) {
 ED_IN vf vexp(vf a) { ED_EACH a.r[i] = nexp(a.r[i]); return a; }
 ED_IN vf vtanh(vf a) { ED_EACH a.r[i] = ntanh(a.r[i]); return a; }
 #undef ED_EACH
+
+// Four rows of 16 bytes -> four lines, word j of all rows side by side in line j; lines are `apart` bytes apart.
+ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to, size_t apart) {
+#if defined(__x86_64__) || defined(_M_X64)
+  __m128i r[4];
+  for (int i = 0; i < 4; i++) r[i] = _mm_loadu_si128((const __m128i*)(from + i * row_bytes));
+  __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]);
+  __m128i c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
+  _mm_storeu_si128((__m128i*)to, _mm_unpacklo_epi64(a, c));
+  _mm_storeu_si128((__m128i*)(to + apart), _mm_unpackhi_epi64(a, c));
+  _mm_storeu_si128((__m128i*)(to + 2 * apart), _mm_unpacklo_epi64(b, d));
+  _mm_storeu_si128((__m128i*)(to + 3 * apart), _mm_unpackhi_epi64(b, d));
+#else
+  for (int j = 0; j < 4; j++)
+    for (int i = 0; i < 4; i++) std::memcpy(to + apart * j + 4 * i, from + i * row_bytes + 4 * j, 4);
+#endif
+}
 
 }  // namespace ED_NS
