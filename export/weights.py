@@ -6,7 +6,7 @@ embedding costs no more memory than the smallest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -45,8 +45,9 @@ _ROPE_ROWS = 4096
 class WeightsFile:
     """Appends arrays at aligned offsets; quantized matrices in `layout`."""
 
-    def __init__(self, file: BinaryIO, layout: WeightLayout = "rows") -> None:
-        self._file, self._layout = file, layout
+    def __init__(self, file: BinaryIO, layout: WeightLayout = "rows", gathered: Collection[str] = ("lookup",)) -> None:
+        """gathered: matrices of which a row a token is read, so it lies by itself."""
+        self._file, self._layout, self._gathered = file, layout, gathered
         self.size = 0
         self.tensors: dict[str, Tensor] = {}
 
@@ -69,8 +70,8 @@ class WeightsFile:
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
             rounded = rounded_rows(fmt, block, read)
-            # A row a token is read, so it lies by itself.
-            self.tensors[name] = self._quantized(kept or rounded, shape, "rows" if name == "lookup" else self._layout)
+            layout: WeightLayout = "rows" if name in self._gathered else self._layout
+            self.tensors[name] = self._quantized(kept or rounded, shape, layout)
 
     def _quantized(self, kept: Kept, shape: tuple[int, ...], layout: WeightLayout) -> Tensor:
         offset, fmt, scales, zeros = self._align(), kept.format, list[Half](), list[NDArray[Any]]()

@@ -109,7 +109,8 @@ class BundleWriter:
     def _write_weights(self, fill: Callable[[Add], Scales]) -> Layout:
         spec = self.contents.spec
         with (self.folder / self._weights).open("wb") as file:
-            weights = WeightsFile(file, self.contents.layout)
+            gathered = ("lookup",) if self.contents.spec.output is None else ("lookup", "embed")
+            weights = WeightsFile(file, self.contents.layout, gathered)
             scales = fill(lambda name, read, kept=None: self._add(weights, name, read, kept))
             ropes = tuple(weights.rope(rope, spec) for rope in spec.ropes)
             offsets = {

@@ -64,6 +64,7 @@ class NativeModel(NativeRecurrent):
             blocks=blocks,
             ropes=ropes,
             head_bias=self._vector("head_bias"),
+            type=self._vector("types"),
             positions=self._vector("positions"),
             entry_norm=self._norm(spec.entry.norm if spec.entry else "none", "entry_norm"),
             n_positions=spec.entry.positions if spec.entry else 0,

@@ -116,7 +116,7 @@ class CallPacker:
         if cache.spec is not self._spec and cache.spec != self._spec:
             raise UsageError("a cache of another model")
         if self._spec.output is not None:
-            check_text(call, self._spec)
+            check_text(call, self._spec, enters=True)
         groups = call.rows.groups
         if groups is not None and self._spec.recurrent and (groups >= 0).any():
             raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")

@@ -110,6 +110,7 @@ class NativeRuntime:
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             entropy=True,
+            enters=True,
             page_slots=cpu.page_slots(),
             masks=False,
             threads=threads,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -22,11 +23,17 @@ class TextRunner:
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self._runtime, self._spec = runtime, bundle.spec
-        modes, entry = bundle.manifest.modes is not None, self._spec.entry
-        self._entry = None if entry is None or modes else EntryTables(self._spec, entry, bundle)
+        modes = bundle.manifest.modes is not None
+        self._bundle, self._entry = bundle, None if modes else self._spec.entry
+        self._enters = runtime.capabilities.enters
         self._grouped = modes or not self._spec.causal
         self._last = self._spec.n_blocks - 1
         self._rows = min(_ROWS, runtime.capabilities.largest_call)
+
+    @cached_property
+    def _tables(self) -> EntryTables:
+        assert self._entry is not None
+        return EntryTables(self._spec, self._entry, self._bundle)
 
     def hidden(self, texts: Sequence[EncodedText]) -> Iterator[Array]:
         """The state [n, hidden_size] after the last block of each text."""
@@ -35,11 +42,11 @@ class TextRunner:
 
     def _whole(self, texts: Sequence[EncodedText]) -> list[Array]:
         rows = [self._text(text) for text in texts]
-        if self._entry is None or self._spec.entry is None or not self._spec.entry.conv:
+        if self._entry is None or not self._entry.conv:
             return self._run(rows, range(self._spec.n_blocks))
         first = len(self._spec.layers[0])
         entered = [one.embeddings for one in rows if one.embeddings is not None]
-        joined = map(self._entry.joined, entered, self._run(rows, range(first)))
+        joined = map(self._tables.joined, entered, self._run(rows, range(first)))
         if first == self._spec.n_blocks:
             return list(joined)
         return self._run([Rows.text(None, state) for state in joined], range(first, self._spec.n_blocks))
@@ -51,9 +58,11 @@ class TextRunner:
         return [result.hidden[blocks[-1]] for result in self._runtime.forward(calls)]
 
     def _text(self, text: EncodedText) -> Rows:
-        if self._entry is None:
+        entry = self._entry
+        by_runtime = entry is None or (self._enters and entry.by_token and not (entry.types > 1 and any(text.types)))
+        if by_runtime:
             return Rows.text(np.asarray(text.ids, np.int64))
-        return Rows.text(None, self._entry.rows(text.ids, text.types))
+        return Rows.text(None, self._tables.rows(text.ids, text.types))
 
     def _causal(self, texts: Sequence[EncodedText]) -> list[Array]:
         """Of rows that see earlier ones only: a chunk of each text in a forward."""

@@ -48,14 +48,16 @@ def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         check_views(call, spec, can)
 
 
-def check_text(call: Call, spec: ModelSpec) -> None:
-    """UsageError unless an encoder is given a whole text by its embeddings, and no logits are wanted of it."""
+def check_text(call: Call, spec: ModelSpec, enters: bool = False) -> None:
+    """UsageError unless an encoder is given a whole text by its embeddings, and no logits are wanted of it. enters: as
+    in `Capabilities`: by its tokens as well."""
     rows = call.rows
     if call.outputs.head:
         raise UsageError(f"logits of {spec.architecture}: the model encodes texts, it has no head")
     if call.outputs.attention and not spec.causal:
         raise UsageError("attention sums of an encoder: it keeps no slots that could be dropped")
-    if spec.entry is not None and rows.embeddings is None and call.hidden is None:
+    named = rows.embeddings is None and call.hidden is None
+    if spec.entry is not None and named and not (enters and spec.entry.by_token):
         raise UsageError("tokens for an encoder: its rows are given by embeddings (edgedec.encoding)")
     if not spec.causal and not (rows.is_text and call.cache.length == 0 and rows.numbers is None):
         raise UsageError("rows for an encoder: a call is one whole text, in one group, and an empty cache")

@@ -38,6 +38,11 @@ class EncoderEntry:
     conv_groups: int = 1
     conv_activation: Squash = "tanh"
 
+    @property
+    def by_token(self) -> bool:
+        """Whether what enters of a token is known by the token and its position alone, if its type is 0."""
+        return not (self.width or self.conv)
+
     def tensors(self, hidden: int) -> Shapes:
         """Its tensors besides `embed`."""
         width = self.width or hidden

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 29
+#define ED_ABI 30
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -241,6 +241,7 @@ struct ed_model {
   const ed_block* blocks;
   const ed_rope* ropes;
   const float* head_bias;  // [vocab], or null
+  const float* type;       // [hidden], of tokens that are named: added to their embeddings first; or null
   const float* positions;  // [n_positions, hidden], added to embeddings of tokens; or null
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
   int32_t n_positions, streams;  // streams: that altup blocks keep beside the state; 0: none

@@ -266,6 +266,16 @@ ED_IN float scale_of(const Matrix& w, int row, int block, float& offset) {
   return (float)(part & 15) * half_of(w, w.scales, row, 2 * super);
 }
 
+// 16 inputs of a row of int8 from k on, less the code of zero.
+ED_IN vf int8_codes(const Matrix& w, int row, int k) {
+  uint32_t words[4];
+  for (int i = 0; i < 4; i++) {
+    std::memcpy(&words[i], quantized_word(w, row, k / 4 + i), 4);
+    words[i] ^= 0x80808080u;
+  }
+  return vload_i8((const int8_t*)words);
+}
+
 static void embed(const Matrix& w, int row, float scale, float* y) {
   int k = w.k;
   if (!w.quantized()) {
@@ -277,6 +287,13 @@ static void embed(const Matrix& w, int row, float scale, float* y) {
   }
   float block_scale = 0.0f, offset = 0.0f;
   int zero = 0;
+  if (w.format == INT8 && w.block % 16 == 0 && !w.zeros && !w.offsets) {
+    for (int i = 0; i < k; i += 16) {
+      if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block, offset);
+      vstore_n(y + i, vmul(vmul(int8_codes(w, row, i), vset(block_scale)), vset(scale)), k - i);
+    }
+    return;
+  }
   for (int i = 0; i < k; i++) {
     if (i % w.block == 0) {
       block_scale = scale_of(w, row, i / w.block, offset), zero = w.zero(row, i / w.block);

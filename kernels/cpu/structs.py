@@ -199,7 +199,7 @@ class ModelStruct(CStruct):
         (NormStruct, "final_norm"),
         (POINTER(BlockStruct), "blocks"),
         (POINTER(RopeStruct), "ropes"),
-        (c_void_p, "head_bias positions"),
+        (c_void_p, "head_bias type positions"),
         (NormStruct, "entry_norm"),
         (c_int32, "n_positions streams"),
         (TensorStruct, "lookup head_layer"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.encoding.results import Results
+from edgedec.encoding.entry import EntryTables
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
 from edgedec.errors import BadTensor, CheckpointError, EdgedecError, RuntimeUnavailable, UsageError
@@ -126,6 +127,35 @@ def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, 
     for text, found in zip(texts, together, strict=True):
         assert states(bundle, engine, [text])[0].tobytes() == found.tobytes()
     assert states(bundle, engine, texts[::-1])[0].tobytes() == together[-1].tobytes()
+
+
+@pytest.mark.parametrize("weights", ["f32", "int8"])
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta-score", "mpnet", "nomic", "electra", "deberta-conv"])
+def test_what_enters_is_computed_by_the_engine_where_types_are_zero(
+    made: Any, name: str, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = made(name, weights)
+    entry, asked, rows = bundle.spec.entry, list[list[int]](), EntryTables.rows
+    assert entry is not None
+    assert entry.by_token == (name not in ("electra", "deberta-conv"))
+
+    def noted(self: EntryTables, ids: list[int], types: list[int]) -> Any:
+        asked.append(types)
+        return rows(self, ids, types)
+
+    monkeypatch.setattr(EntryTables, "rows", noted)
+    texts = [EncodedText([5, 7, 100, 0, 7], types) for types in ([0] * 5, [0, 0, 0, 1, 0])]
+    runner = TextRunner(bundle, open_runtime("native", bundle))
+    found = list(runner.hidden(texts))
+    of_types = [text.types for text in texts if not entry.by_token or (entry.types > 1 and any(text.types))]
+    assert asked == of_types
+    runner._enters = False
+    expected = list(runner.hidden(texts))
+    assert len(asked) == len(of_types) + 2
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 if weights == "f32" else 2e-2)
+    if entry.types > 1:
+        assert np.abs(found[0] - found[1]).max() > 0.05
 
 
 def test_instruction_sets_give_the_same_bytes(made: Any) -> None:
@@ -252,7 +282,9 @@ def test_calls_that_no_encoder_can_run_are_refused(made: Any, engine: str) -> No
         with pytest.raises(UsageError, match=says):
             runtime.forward([Call(rows, runtime.new_cache(9), outputs=outputs)])
 
-    refused(Rows.chain([1, 2, 3], 0), "rows are given by embeddings")
+    refused(Rows.chain([1, 2, 3], 0), "one whole text" if engine == "native" else "rows are given by embeddings")
+    if engine != "native":
+        refused(Rows.text(np.array([1, 2, 3])), "rows are given by embeddings")
     refused(Rows.embedded(x, 0), "one whole text, in one group")
     refused(Rows.text(None, x), "has no head", Outputs(logits=True))
     refused(Rows.text(None, x), "attention sums", Outputs(attention=True))

@@ -50,6 +50,8 @@ def test_int8_encoders_get_scales_of_rows_and_keep_the_embedding_in_blocks(tmp_p
     bundle = export(source, tmp_path / "b", ExportOptions())
     assert (bundle.manifest.quantization["block"], bundle.manifest.version) == ("row", 9)
     assert in_blocks(bundle) == ["embed"]
+    layouts = {name: tensor.layout for name, tensor in bundle.manifest.tensors.items() if tensor.format == "int8"}
+    assert {name for name, layout in layouts.items() if layout == "rows"} == {"embed"}  # a row a token is read
     assert SCALED in newer(bundle.spec)
     assert {block.norm for block in bundle.spec.blocks} == {"scale"}
 
@@ -74,6 +76,7 @@ def test_decoders_and_a_convolution_stay_in_blocks(tmp_path: Path) -> None:
     decoder = export(str(write_llama(tmp_path / "l")), tmp_path / "d", replace(QUICK, weights="int8"))
     assert decoder.manifest.quantization["block"] == "32"
     assert not any(tensor.row_scales for tensor in decoder.manifest.tensors.values())
+    assert decoder.manifest.tensors["embed"].layout == "interleave16"
     conv = export(str(checkpoint(tmp_path / "c", "deberta-conv")), tmp_path / "b", QUICK)
     assert conv.spec.entry is not None
     assert conv.spec.entry.conv
