@@ -5,6 +5,11 @@
 // scale, rounded to 8 bits of the largest of its query and chunk; the sum that divides is of the weights before that. (Zhang
 // et al. 2024, SageAttention: int8 queries, keys, weights and values; there a scale has a block of tokens or a channel.)
 #pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
 #include "attention_lanes.inl"
 #include "kv.inl"
 
