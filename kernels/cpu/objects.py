@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 Environment = Mapping[str, str] | None
 _INCLUDED = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
@@ -119,14 +120,15 @@ def object_cache(command: Sequence[str], headers: Iterable[Path], env: Environme
 def compiler_version(command: Sequence[str], env: Environment) -> bytes:
     """The compiler's version, because another compiler makes other objects. cl prints it when called without
     arguments."""
-    option = [] if Path(command[0]).stem.lower() == "cl" else ["--version"]
-    try:
-        done = subprocess.run(
-            [*command, *option], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, check=False
-        )
-        return done.stdout
-    except OSError:
-        return b""  # the first compilation reports the error
+    asked = [*command] if Path(command[0]).stem.lower() == "cl" else [*command, "--version"]
+    with TemporaryDirectory(prefix="edgedec-") as folder:  # zig leaves an empty a.o where it is asked, for macOS
+        try:
+            done = subprocess.run(
+                asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, check=False, cwd=folder
+            )
+            return done.stdout
+        except OSError:
+            return b""  # the first compilation reports the error
 
 
 def _cache_folder() -> Path:

@@ -13,8 +13,8 @@ from encoders_golden import MODELS, OWN, TOKENS, TYPES, golden
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.encoding.results import Results
 from edgedec.encoding.entry import EntryTables
+from edgedec.encoding.results import Results
 from edgedec.encoding.runner import TextRunner
 from edgedec.encoding.texts import EncodedText
 from edgedec.errors import BadTensor, CheckpointError, EdgedecError, RuntimeUnavailable, UsageError

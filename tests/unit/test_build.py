@@ -357,3 +357,17 @@ def test_an_object_is_made_anew_if_a_header_changes_that_its_source_includes(
     assert compiled() == 1
     source.write_text('#include "outer.h"\nint v;\n')
     assert compiled() == 1
+
+
+def test_what_a_compiler_leaves_when_asked_for_its_version_is_not_left_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = SimpleNamespace(**runpy.run_path(str(KERNELS / "objects.py")))
+    script = tmp_path / "compiler.py"
+    script.write_text("import sys\nopen('a.o', 'w').close()\nprint('compiler', sys.argv[1:])\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    said = objects.compiler_version([sys.executable, str(script)], None)
+    assert said.split() == b"compiler ['--version']".split()
+    assert not [*Path().iterdir()]
+    assert objects.compiler_version([str(tmp_path / "none")], None) == b""
