@@ -30,7 +30,7 @@ struct Int8Lanes {
   float* sum;                // [dim, lanes]
   const float *key_scale, *value_scale;  // [keys]
   const int32_t* key_offset;             // [keys]: where a sum of products begins, because of the 128
-  const int8_t* values;                  // [keys / 4, dim, 4], zeros past the last key
+  const int8_t* values;                  // [keys / 4, dim, 4]
   const int32_t* value_sum;              // [dim]
 };
 
@@ -163,16 +163,15 @@ struct Int8Chunk {
     }
   }
 
-  // Four keys' values of a dimension side by side, zeros past the last.
+  // Four keys' values of a dimension side by side; past the last key its own again, times weights of 0.
   void bring(const int8_t* rows, int64_t row_bytes, int dim, int first, int n) {
     for (int k = 0; k < n; k++) value_scale[first + k] = int8_scale((const uint8_t*)rows + k * row_bytes, dim);
     for (int k = 0; k < n; k += 4) {
       const uint8_t* row[4];
       for (int j = 0; j < 4; j++) row[j] = (const uint8_t*)rows + min(k + j, n - 1) * row_bytes;
-      const uint32_t kept = ~0u >> 8 * max(k + 4 - n, 0);
       uint32_t* to = (uint32_t*)(values + (first + k) * dim);
       for (int d = 0; d < dim; d++)
-        to[d] = (row[0][d] | (uint32_t)row[1][d] << 8 | (uint32_t)row[2][d] << 16 | (uint32_t)row[3][d] << 24) & kept;
+        to[d] = row[0][d] | (uint32_t)row[1][d] << 8 | (uint32_t)row[2][d] << 16 | (uint32_t)row[3][d] << 24;
     }
   }
 
