@@ -207,6 +207,28 @@ def test_a_step_that_fails_or_is_interrupted_takes_no_number(
         assert counted["forwards"] == at - (not late)
 
 
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_step_that_had_no_memory_fails(runtime: Runtime, drafts: bool) -> None:
+    """The engine reports it in place of the first token."""
+    text = text_of(runtime, Sampling())
+    counted = watch_steps(runtime, True)
+    parts = runtime.capabilities.steps
+    assert parts is not None
+
+    def short(owner: Any, steps: Any, calls: Any) -> Any:
+        found = parts.run(owner, steps, calls)
+        return found._replace(tokens=[-2]) if counted["forwards"] == 4 else found
+
+    runtime.capabilities = with_run(runtime, short)
+    context = new_context(runtime, Sampling())
+    drafter = Taught(text, runtime.spec.vocab_size, rests=1) if drafts else Off()
+    with pytest.raises(MemoryError, match="no memory for a decoding step"):
+        list(decode(runtime, context, GenerationConfig(max_tokens=N), drafter))
+    assert counted["forwards"] == 4
+    assert context.ids == text[: len(context.ids)]
+    watch_steps(runtime, True)
+
+
 def _rng_after(sampling: Sampling, n: int) -> Any:
     rng = np.random.default_rng(sampling.seed)
     for _ in range(n):

@@ -12,11 +12,13 @@ from jobs import SPEC, cache, job_of
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context, Ends
 from edgedec.decoding.loop import decode_loop
+from edgedec.decoding.scheduler import batch as scheduler
 from edgedec.decoding.scheduler.batch import Batch
+from edgedec.decoding.scheduler.forwarding import JobAnswers
 from edgedec.decoding.scheduler.job import Job, set_ends
 from edgedec.decoding.sharing import FoundPrefix
 from edgedec.drafters.off import Off
-from edgedec.runtime import ALL_LOGITS, Call, Rows
+from edgedec.runtime import ALL_LOGITS, Call, Rows, Stepped
 from edgedec.testing.fakes import FakeRuntime
 
 PAGE = 8
@@ -260,6 +262,28 @@ def test_sequences_know_how_many_run_beside_them() -> None:
     assert (len(batch), batch.running) == (0, 0)
     assert [n for i, n in seen if i == 0] == [1, 1, 1, 1]
     assert [n for i, n in seen if i == 2] == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("others", "forward", "after"), [(False, 0.25, 0.75), (True, 1.0, 0.0)])
+def test_choosing_the_tokens_of_own_steps_is_after_their_forward(
+    monkeypatch: pytest.MonkeyPatch, others: bool, forward: float, after: float
+) -> None:
+    """A second in which the runtime ran a forward of a quarter and chose tokens. Beside other calls, all of it counts
+    as theirs."""
+    now, seen, job = [5.0], list[float](), asking(1)
+    batch = batch_of(job)
+
+    def answers(*_: Any) -> JobAnswers:
+        now[0] += 1.0
+        return JobAnswers([(job, [])] if others else [], [(job, 7, Stepped([7], 0.25, 1, 0, []))])
+
+    monkeypatch.setattr(scheduler, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(scheduler, "run_jobs", answers)
+    monkeypatch.setattr(batch._pace, "end", seen.append)
+    batch.step()
+    assert (seen, batch._gaps.total) == ([forward], 0.0)
+    batch.step()
+    assert (seen, batch._gaps.total) == ([forward] * 2, after)
 
 
 def test_each_text_ends_among_the_others_by_the_tokens_that_are_left() -> None:

@@ -293,6 +293,10 @@ def test_after_many_fallbacks_all_logits_are_taken_for_a_while() -> None:
     assert found.outputs == best
     found.note(True)  # 0.29
     assert found.outputs == ALL
+    rare = chooser(SAMPLINGS["top-k"])
+    for fell_back in (True, False, False, False, True, True):
+        rare.note(fell_back)
+    assert rare.outputs == best, "0.249: each call that the best decided takes from the mean"
     whole = chooser(Sampling(temperature=1.0))
     whole.note(False)
     assert (whole.outputs, whole.may_fall_back, whole.sufficed) == (ALL, False, 0)
