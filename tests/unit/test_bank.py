@@ -196,6 +196,15 @@ def test_one_that_gains_nothing_waits_longer_each_time() -> None:
     assert not it.wait
 
 
+def test_another_text_waits_as_its_record_says() -> None:
+    it = record()
+    for _ in range(TRIAL):
+        proposed(it, 1.0, 0.0)
+    it.restart()
+    assert (it.facts(prices())["state"], it.facts(prices())["wait"]) == (WAITS, FIRST)
+    assert it.facts(None)["wait"] == 0, "whether it pays is not known without costs"
+
+
 def test_one_that_pays_is_asked_at_every_call() -> None:
     it = record()
     assert it.facts(None)["state"] == UNOPENED

@@ -55,6 +55,9 @@ def test_calls_of_about_so_many_rows() -> None:
     for n in range(3):
         costs.add(20, 3.0 + 1e-6 * n)
     assert [costs.calls(k) for k in (1, 2, 18, 20, 21, 23, 27, 28)] == [2, 0, 5, 5, 5, 2, 2, 0]
+    near = Costs({30: 3.0, 33: 3.2}, largest=64)
+    near.add(33, 3.2)
+    assert [near.calls(k) for k in (31, 32)] == [2, 3], "of two points the nearer one"
     for n in range(100):
         costs.add(24, 3.5 + 1e-6 * n)
     assert costs.calls(24) == 50, "older calls count no more"

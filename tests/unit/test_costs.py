@@ -14,6 +14,8 @@ import pytest
 
 from edgedec.decoding.allocation import text_cells
 from edgedec.model import open as open_model
+from edgedec.spec import Attention
+from edgedec.spec.macs import row_macs
 from edgedec.speculation import cost_files
 from edgedec.speculation.cost_files import cell_calls, host_costs, probe_of
 from edgedec.speculation.costs import Costs, _rising
@@ -93,6 +95,8 @@ def test_the_slope_is_learned_apart_from_the_curve() -> None:
 def test_the_slope_begins_with_what_arithmetic_says() -> None:
     spec = tiny_spec()
     assert 0 < cell_calls(spec) < 1
+    attended = 2 * sum(block.n_heads * block.head_dim for block in spec.blocks if isinstance(block, Attention))
+    assert cell_calls(spec) == pytest.approx(2 * attended / row_macs(spec)), "scores and values; each counts twice"
     assert cell_calls(tiny_spec(window=4)) < cell_calls(spec)
     costs = Costs({}, largest=32)
     costs.cell_calls = 0.0004

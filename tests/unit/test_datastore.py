@@ -6,23 +6,28 @@ import json
 import lzma
 import re
 import shlex
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cut import first_layers
-from drafting import check, reading, replay
+from drafting import check, draft_of, reading, replay
+from guesses import Proposes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
 from edgedec.cli._app import run_app
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft
 from edgedec.drafters.datastore import DatastoreDrafter
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.speculation.guide import pruned
+from edgedec.speculation.guide import Guide, Guided, pruned
 from edgedec.storage.datastore import DEPTH, END, Datastore, write_datastore
+from edgedec.testing.fakes import FakeRuntime
 
 DIGEST, VOCAB = "ab" * 32, 6
 TEXTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=6)
@@ -146,6 +151,29 @@ def test_the_worked_example_of_pruning() -> None:
     assert cut.p == pytest.approx([(0.5 * 0.7) ** 0.5, 0.6])
     assert list(pruned(retrieved, guide, 0.19).tokens) == [10, 12, 13, 14]
     assert pruned(retrieved, Draft(), 0.25) == retrieved  # without a guide the documents are alone
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_documents_are_pruned_by_a_proposal_for_the_same_text(calls: bool) -> None:
+    """Whether drafters make calls of the model, as generators, or none."""
+
+    class Makes(Proposes):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Any:
+            draft = super().propose(context, nodes, min_path_prob)
+            return settled(iter(()), draft) if calls else draft
+
+    def settled(requests: Iterator[Any], draft: Draft) -> Generator[Any, Any, Draft]:
+        yield from requests
+        return draft
+
+    runtime, text = FakeRuntime(), reading([1, 2])
+    guide = Guide(Makes(Draft([10, 11], [-1, -1], [0.7, 0.2])))
+    documents = Guided(Makes(Draft([10, 12, 13], [-1, 0, -1], [0.5, 0.6, 0.01])), [guide])
+    assert list(draft_of(runtime, documents.propose(text, 8, 0.0)).tokens) == [10, 12, 13], "nothing guides yet"
+    draft_of(runtime, guide.propose(text, 8, 0.0))
+    assert list(draft_of(runtime, documents.propose(text, 8, 0.0)).tokens) == [10, 12]
+    assert documents.report()["pruned"] == 1
+    assert len(draft_of(runtime, documents.propose(reading([1, 2, 3]), 8, 0.0)).tokens) == 3, "of another text"
 
 
 @needs_native

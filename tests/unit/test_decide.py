@@ -4,6 +4,7 @@ tokens, and what each drafter is credited with. All values are worked out by han
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_of_two_drawn_drafts_the_first_is_drawn() -> None:
     found, members = collected(0.0, trees=True)
     assert found.drawn is None, "greedy: all are guesses"
     assert not any(one.draws for one in members)
+
+
+def test_a_draft_whose_first_blocks_have_run_saves_its_share_of_their_call() -> None:
+    found = Proposals(seconds=[0.0, 1.0, 2.0, 4.0, 9.0])
+    begun = Draft.chain([4, 5, 6, 7, 8])
+    assert found.prepaid(begun, 2) == 0.0
+    begun = replace(begun, hidden=np.zeros((6, 4), np.float32), done=0.25)
+    assert found.prepaid(begun, 2) == 0.25 * 4.0, "the pending token has a row too"
+    assert found.prepaid(begun, 5) == 0.25 * 9.0, "no longer call is known"
+    assert Proposals(seconds=[0.0]).prepaid(begun, 2) == 0.0, "no call is known"
 
 
 def test_rows_besides_guesses_are_drawn_tokens_and_prompt_rows() -> None:
