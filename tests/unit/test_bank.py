@@ -16,7 +16,7 @@ from simulated import Python, large, measured, small, tiny
 from edgedec.decoding import host_time
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context, Ends
-from edgedec.decoding.draft import BaseDrafter, Draft, Effort
+from edgedec.decoding.draft import BaseDrafter, Draft, Drafter, Effort
 from edgedec.decoding.host_time import BetweenCalls, Gaps
 from edgedec.drafters.off import Off
 from edgedec.runtime import Outputs
@@ -26,7 +26,7 @@ from edgedec.speculation.governor import Governor
 from edgedec.speculation.prices import Prices
 from edgedec.speculation.reasons import HOPELESS, UNOPENED, USED, WAITS
 from edgedec.speculation.record import DrafterRecord
-from edgedec.speculation.state import SharedLearning
+from edgedec.speculation.state import SharedLearning, inherit_all
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.trees.calibration import Calibration
 
@@ -655,6 +655,26 @@ def test_forks_share_what_their_text_may_lose() -> None:
     twin.open(CALL)
     early.open(CALL)
     assert (twin.left, early.left) == (0.0, CALL), "a first balance is given once"
+
+
+def test_a_twin_that_shares_tables_inherits_only_the_states_of_heads() -> None:
+    def inherited(tables: bool) -> list[str]:
+        found = list[str]()
+
+        class Table(Off):
+            def inherit(self, other: Drafter) -> None:
+                found.append("table")
+
+        class Head(Reading):
+            def inherit(self, other: Drafter) -> None:
+                found.append("head")
+
+        members = [record(Table()), record(Head())]
+        inherit_all(members, [record(), record(Reading())], tables)
+        return found
+
+    assert inherited(tables=True) == ["table", "head"]
+    assert inherited(tables=False) == ["head"]
 
 
 @pytest.mark.usefixtures("ticking")
