@@ -37,7 +37,7 @@ def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         raise UsageError("the cache is of another model: use one of this runtime's new_cache()")
     _check_rows(call, spec, can)
     if spec.output is not None:
-        check_text(call, spec)
+        check_text(call, spec, can.enters)
     if call.blocks is not None or call.hidden is not None:
         _check_slice(call, spec, can)
     if call.outputs != _PLAIN:
