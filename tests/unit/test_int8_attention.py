@@ -17,6 +17,7 @@ from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels import cpu
 from edgedec.runtime import Call, Outputs, Rows, RuntimeOptions, open_runtime
 from edgedec.runtimes.native import NativeRuntime
+from edgedec.runtimes.reference.numeric import BlockWeights
 from edgedec.spec import Attention
 
 QUICK = ExportOptions(check=False, runtimes=())
@@ -99,6 +100,18 @@ def test_keys_that_bytes_would_spoil_stay_floats(tmp_path: Path) -> None:
         "embed",
         *attending,
     }
+
+
+def test_every_drawn_text_is_attended_to_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, change = list[int](), row_scales.attention_change
+
+    def noted(block: Attention, w: BlockWeights, text: np.ndarray) -> float:
+        seen.append(len(text))
+        return change(block, w, text)
+
+    monkeypatch.setattr(row_scales, "attention_change", noted)
+    bundle = export(str(checkpoint(tmp_path / "c")), tmp_path / "b", QUICK)
+    assert seen == [16, 48, 64, 128] * len(bundle.spec.attention)
 
 
 def test_what_attends_in_integers() -> None:
