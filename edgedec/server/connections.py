@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edgedec.server.limits import ConnectionLimits
 
@@ -118,9 +118,10 @@ class Connections:
 
 
 def guarded(connections: Connections) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, whose connections are these."""
+    """uvicorn's protocol, whose connections are these: h11's also where httptools is installed, which takes headers of
+    any size."""
 
-    class Guarded(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    class Guarded(H11Protocol):  # type: ignore[misc, valid-type]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             connections.add(self)

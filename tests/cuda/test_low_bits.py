@@ -97,7 +97,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_drafts_do_not_change_its_text(engine: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(engine, Bundle.open(exported), "int8", monkeypatch)
     prompt, texts, drafted = "the thing and the other thing and the other", list[str](), 0
-    for name, spec in (("native", "off"), (engine, "off"), (engine, "copy:length=4")):
+    for name, spec in (("native", "off"), (engine, "off"), (engine, "copy:length=4,fixed=4")):
         session = edgedec.open(exported, engine=name, kv="int8").session(speculate=spec)
         texts.append("".join(session.generate(prompt, max_tokens=24, ignore_eos=True)))
         drafted = session.stats.proposed

@@ -236,6 +236,18 @@ def test_slow_headers_and_idle_connections_end(model: edgedec.Model) -> None:
                     pass
 
 
+def test_an_endless_header_ends(model: edgedec.Model) -> None:
+    """httptools, which uvicorn takes where it is installed, would read on."""
+    pytest.importorskip("httptools")
+    with serving(model) as (place, _), connected(place, 30) as end, suppress(ConnectionError):
+        end.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+        sent = 0
+        while sent < 16 << 20:
+            end.sendall(bytes(1 << 16).replace(b"\0", b"x"))
+            sent += 1 << 16
+        pytest.fail("16 MiB of a header were taken")
+
+
 def test_silent_connections_keep_nobody_out(model: edgedec.Model) -> None:
     with serving(model, connections=ConnectionLimits(most=8)) as (place, _), ExitStack() as stack:
         body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}

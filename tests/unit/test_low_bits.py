@@ -203,6 +203,6 @@ def test_what_no_bundle_may_say(exported: Path) -> None:
 def test_drafts_do_not_change_its_text(exported: Path) -> None:
     model, prompt = edgedec.open(exported, engine="native"), "the thing and the other thing and the other"
     plain = "".join(model.session(speculate="off").generate(prompt, max_tokens=24, ignore_eos=True))
-    session = model.session(speculate="copy:length=4")
+    session = model.session(speculate="copy:length=4,fixed=4")
     assert "".join(session.generate(prompt, max_tokens=24, ignore_eos=True)) == plain
     assert session.stats.proposed > 0
