@@ -367,8 +367,9 @@ def test_rows_in_groups_see_each_other(case: Case, engine: str) -> None:
         ids = [*before, *rows.tokens.tolist()]
         plain = case.whole(engine, ids)[n:]
         assert np.abs(found[1][0] - plain[0]).max() > 1e-3, "row 0 looks forward"
-        # transformers makes ALiBi and learned positions of the mask.
-        if spec.windows == ((None, 0),) and case.model is not None and spec.entry is None:
+        # transformers makes learned positions and BLOOM's ALiBi of the mask; MPT's raises the scores of later keys.
+        sloped = any(block.slopes for block in spec.attention.values())
+        if spec.windows == ((None, 0),) and case.model is not None and spec.entry is None and not sloped:
             close(found[1], case.masked(ids, rows, n))
 
 

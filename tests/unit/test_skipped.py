@@ -67,3 +67,14 @@ def test_long_tests_are_left_out(pytester: pytest.Pytester, monkeypatch: pytest.
     (folder / "test_soak.py").write_text(body)
     pytester.runpytest_subprocess("-m", "not long").assert_outcomes(passed=1, deselected=1)
     pytester.runpytest_subprocess().assert_outcomes(passed=4)
+
+
+def test_what_passed_is_not_run_again_but_beside_torch(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_PASSED", str(pytester.path / "passed"))
+    pytester.makeconftest(CONFTEST.read_text())
+    body = "def test_one(): pass\n"
+    pytester.makepyfile(test_plain=body, test_without=f"TORCH = False\n{body}", test_beside=f"TORCH = True\n{body}")
+    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+    again = pytester.runpytest_subprocess("-v")
+    again.assert_outcomes(passed=1, deselected=2)
+    again.stdout.fnmatch_lines(["*test_beside.py::test_one PASSED*"])
