@@ -98,7 +98,7 @@ class CallPacker:
         positions = np.concatenate([call.rows.positions for call in calls], dtype=np.int64)
         keep += (tokens, positions, calls)
         own = self._adapter(adapter, keep) if adapter is not None else 0
-        rows_at = (address(tokens), 0, address(positions), 0, 0, 0)
+        rows_at = (address(tokens), 0, address(positions), 0, 0, 0, 0)
         first = pack_sequence(
             1, 0, -1, 0, top, 0, wanted.temperature, 0, 0, *rows_at, *arrays_at, 0, 0, 0, own, *[0] * 6, 0.0
         )
@@ -201,7 +201,7 @@ def _are_alike(calls: Sequence[Call], spec: ModelSpec) -> bool:
 
 
 def _row_fields(rows: Rows, given: int, keep: list[Any]) -> tuple[int, ...]:
-    """The addresses of tokens, entering states, positions, parents, groups and numbers of the rows."""
+    """The addresses of tokens, entering states, positions, parents, groups, numbers and types of the rows."""
     n = len(rows)
     tokens = np.ascontiguousarray(rows.tokens, np.int64)
     keep.append(tokens)
@@ -210,13 +210,14 @@ def _row_fields(rows: Rows, given: int, keep: list[Any]) -> tuple[int, ...]:
         parents = _ints(rows.parents, n, keep)
         groups = 0 if rows.groups is None else _ints(rows.groups, n, keep)
     numbers = 0 if rows.numbers is None else _ints(rows.numbers, n, keep)
-    return address(tokens), given, _ints(rows.positions, n, keep), parents, groups, numbers
+    types = 0 if rows.types is None else _ints(rows.types, n, keep)
+    return address(tokens), given, _ints(rows.positions, n, keep), parents, groups, numbers, types
 
 
 def _ints(values: NDArray[np.int64], n: int, keep: list[Any]) -> int:
     array = np.ascontiguousarray(values, np.int64)
     if len(array) != n:
-        raise UsageError(f"{len(array)} positions, parents, groups or numbers for {n} rows: give one for each row")
+        raise UsageError(f"{len(array)} for {n} rows: positions, parents, groups, numbers and types are one a row")
     keep.append(array)
     return address(array)
 

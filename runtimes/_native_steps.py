@@ -68,7 +68,7 @@ class NativeStep:
         best = (0, 0) if ids is None or scores is None else (address(ids), address(scores))
         arrays = [np.ascontiguousarray(values, np.int64) for values in (rows.tokens, rows.positions, rows.parents)]
         tokens, positions, parents = map(address, arrays)
-        packed = (n, 0, 0, 0, top, 0, 0.0, 0, 0, tokens, 0, positions, parents, 0, 0, 0, *best, *[0] * 12, 0.0)
+        packed = (n, 0, 0, 0, top, 0, 0.0, 0, 0, tokens, 0, positions, parents, 0, 0, 0, 0, *best, *[0] * 12, 0.0)
         self._lib.ed_step_draft(self.address, pack_sequence(*packed))
         self._draft = arrays, ids, scores
         return CallResult(ids=ids, scores=scores)

@@ -39,7 +39,8 @@ class Rows:
 
     `groups` [n]: rows of one group (-1: of none) see what any of them sees. `numbers` [n], ascending: the rows'
     numbers in the tree that the cache keeps, if they are not 0 to n-1: a block may be run on fewer rows than others.
-    `embeddings` float32 [count, hidden_size] take the place of the tokens' own.
+    `embeddings` float32 [count, hidden_size] take the place of the tokens' own. `types` [n]: of tokens (0 if None),
+    where a text encoder has several.
     """
 
     tokens: Ints
@@ -49,6 +50,7 @@ class Rows:
     groups: Ints | None = None
     numbers: Ints | None = None
     embeddings: NDArray[np.float32] | None = None
+    types: Ints | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int] | Ints, start: int) -> Rows:
@@ -65,6 +67,7 @@ class Rows:
             groups=None,
             numbers=None,
             embeddings=None,
+            types=None,
             is_chain=True,
         )
         return rows
@@ -79,6 +82,7 @@ class Rows:
             "groups": None,
             "numbers": None,
             "embeddings": None,
+            "types": None,
             "is_chain": True,
         }
         made = [cls.__new__(cls) for _ in tokens]
@@ -105,18 +109,34 @@ class Rows:
             groups=None,
             numbers=None,
             embeddings=None,
+            types=None,
             is_chain=chain,
         )
         return rows
 
     @classmethod
-    def text(cls, tokens: Ints | None, embeddings: NDArray[np.float32] | None = None) -> Rows:
-        """A whole text whose rows see each other, of tokens [n] or of embeddings [n, hidden_size]."""
+    def text(
+        cls, tokens: Ints | None, embeddings: NDArray[np.float32] | None = None, types: Ints | None = None
+    ) -> Rows:
+        """A whole text whose rows see each other: of tokens [n] and their types, or of embeddings [n, hidden_size]."""
         values = None if embeddings is None else np.ascontiguousarray(embeddings, np.float32)
         n = len(tokens) if tokens is not None else 0 if values is None else len(values)
         ids = np.zeros(n, np.int64) if tokens is None else np.asarray(tokens, np.int64)
-        groups = np.zeros(n, np.int64)
-        return cls(ids, np.arange(n), np.arange(-1, n - 1), groups=groups, embeddings=values)
+        rows = cls.__new__(cls)
+        rows.__dict__.update(
+            tokens=ids,
+            positions=np.arange(n),
+            parents=np.arange(-1, n - 1),
+            first=0,
+            groups=np.zeros(n, np.int64),
+            numbers=None,
+            embeddings=values,
+            types=types,
+            is_chain=False,
+            is_text=True,
+            from_zero=True,
+        )
+        return rows
 
     @classmethod
     def embedded(cls, embeddings: NDArray[np.float32], start: int) -> Rows:
@@ -142,6 +162,11 @@ class Rows:
         """Whether they are all the rows of one group: a whole text whose rows see each other."""
         groups = self.groups
         return groups is not None and not self.first and bool((groups >= 0).all() and (groups == groups[:1]).all())
+
+    @cached_property
+    def from_zero(self) -> bool:
+        """Whether their positions are 0, 1, 2, …"""
+        return bool(np.array_equal(self.positions, np.arange(len(self))))
 
     def row_numbers(self) -> Ints:
         """The numbers of all rows in the cache's tree."""

@@ -59,10 +59,10 @@ class TextRunner:
 
     def _text(self, text: EncodedText) -> Rows:
         entry = self._entry
-        by_runtime = entry is None or (self._enters and entry.by_token and not (entry.types > 1 and any(text.types)))
-        if by_runtime:
-            return Rows.text(np.asarray(text.ids, np.int64))
-        return Rows.text(None, self._tables.rows(text.ids, text.types))
+        if entry is not None and not (self._enters and entry.by_token):
+            return Rows.text(None, self._tables.rows(text.ids, text.types))
+        typed = entry is not None and entry.types > 1 and any(text.types)
+        return Rows.text(np.asarray(text.ids, np.int64), types=np.asarray(text.types, np.int64) if typed else None)
 
     def _causal(self, texts: Sequence[EncodedText]) -> list[Array]:
         """Of rows that see earlier ones only: a chunk of each text in a forward."""

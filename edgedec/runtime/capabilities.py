@@ -29,7 +29,7 @@ class Capabilities:
     token), views (of a block's slots), queries, offload (of pages to disk), attention_sums, adapters, logsum, hidden
     (states after blocks): features that calls and caches support. best_k: the number of best tokens of a row that
     are available, with the log-sum, at a lower cost than all logits (0: all logits are computed anyway); enters: it
-    computes what enters an encoder's first block from tokens, where `EncoderEntry.by_token` is true;
+    computes what enters an encoder's first block from tokens and their types, where `EncoderEntry.by_token` is true;
     temperatures: the log-sum is available at any temperature; entropy: that of each row is. page_slots: slots of a
     cache page, shared between forks; 0: a fork copies. largest_call: rows of one forward; prefill_chunk: rows of a
     prefill call; masks: it builds a mask of rows by slots, so prefill calls are smaller after a long text;

@@ -61,7 +61,7 @@ def check_text(call: Call, spec: ModelSpec, enters: bool = False) -> None:
         raise UsageError("tokens for an encoder: its rows are given by embeddings (edgedec.encoding)")
     if not spec.causal and not (rows.is_text and call.cache.length == 0 and rows.numbers is None):
         raise UsageError("rows for an encoder: a call is one whole text, in one group, and an empty cache")
-    if not spec.causal and not np.array_equal(rows.positions, np.arange(len(rows))):
+    if not spec.causal and not rows.from_zero:
         raise UsageError("positions for an encoder: must be 0, 1, 2, …")
 
 
@@ -83,6 +83,8 @@ def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _refuse("groups")
     if rows.groups is not None and spec.recurrent and (rows.groups >= 0).any():
         raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")
+    if rows.types is not None and not can.enters:
+        _refuse("types of tokens")
     if rows.numbers is not None:
         if not can.selections:
             _refuse("selections")

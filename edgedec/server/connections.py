@@ -121,7 +121,7 @@ def guarded(connections: Connections) -> type[asyncio.Protocol]:
     """uvicorn's protocol, whose connections are these: h11's also where httptools is installed, which takes headers of
     any size."""
 
-    class Guarded(H11Protocol):  # type: ignore[misc, valid-type]
+    class Guarded(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             connections.add(self)

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 30
+#define ED_ABI 31
 
 #if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -241,7 +241,7 @@ struct ed_model {
   const ed_block* blocks;
   const ed_rope* ropes;
   const float* head_bias;  // [vocab], or null
-  const float* type;       // [hidden], of tokens that are named: added to their embeddings first; or null
+  const float* types;      // [n_types, hidden], added to embeddings of tokens first; or null
   const float* positions;  // [n_positions, hidden], added to embeddings of tokens; or null
   ed_norm entry_norm;      // of embeddings of tokens, with their positions
   int32_t n_positions, streams;  // streams: that altup blocks keep beside the state; 0: none
@@ -250,7 +250,7 @@ struct ed_model {
   ed_tensor head_layer;  // [hidden, hidden]
   const float* head_layer_bias;  // [hidden], or null
   ed_norm head_layer_norm;
-  int32_t head_activation, none;
+  int32_t head_activation, n_types;
 };
 
 // ---- caches ------------------------------------------------------------------------------------
@@ -378,6 +378,7 @@ struct ed_sequence {
   const int64_t* parents;    // [first + rows], -1: the last committed token; null: a chain
   const int64_t* groups;     // [first + rows], -1: none; null: none
   const int64_t* numbers;    // [first + rows]; null: 0 ..
+  const int64_t* types;      // [first + rows], of tokens, where the model has several; null: 0
   float* logits;             // [rows - logits_from, vocab], or null
   int32_t* top_ids;          // [rows - logits_from, top]; -1 where a logit is not finite
   float* top_scores;         // or null

@@ -95,6 +95,8 @@ int Engine::check_tree(const ed_sequence& s) const {
   for (int64_t i = s.first; i < count; i++)
     for (const ed_rope& rope : ropes_)
       if (s.positions[i] < 0 || s.positions[i] >= rope.positions) return 3;
+  for (int64_t i = s.first; s.types && i < count; i++)
+    if (s.types[i] < 0 || s.types[i] >= model_.n_types) return 20;
   const bool placed = model_.positions && !s.input;
   for (int64_t i = s.first; placed && i < count; i++)
     if (s.positions[i] < 0 || s.positions[i] >= model_.n_positions) return 3;

@@ -53,5 +53,6 @@ ERRORS = {
     16: "a view that cannot be",
     18: "a draw from a row that has no logits of the whole vocabulary",
     19: "a block that reads what another keeps, which was not run on these rows before",
+    20: "a type of token that the model does not have",
     NO_FILE: "no file for cache pages: the folder cannot be written, or its disk is full",
 }

@@ -208,7 +208,7 @@ void Engine::embed() {
 
 void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
   kernels_.embed(matrix(model_.embed), (int)s.tokens[s.first + at], model_.embed_scale, to);
-  if (model_.type) kernels_.add(model_.type, model_.hidden, to);
+  if (model_.types) kernels_.add(model_.types + (s.types ? s.types[s.first + at] : 0) * model_.hidden, model_.hidden, to);
   if (model_.positions) kernels_.add(model_.positions + s.positions[s.first + at] * model_.hidden, model_.hidden, to);
   norm_row(model_.entry_norm, to, to);
 }

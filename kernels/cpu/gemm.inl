@@ -364,7 +364,7 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
   }
 }
 
-template <int V, int M = TILE_M>
+template <int V, int M = ROWS_M>
 static void row_tile_of(int m, const Strip<V>& at, int kpad, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (M > 1)
     if (m < M) return row_tile_of<V, M - 1>(m, at, kpad, a, m0, sums);
@@ -374,9 +374,7 @@ static void row_tile_of(int m, const Strip<V>& at, int kpad, const QuantizedActi
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.row_scales())
-    row_tile_of<V>(m, at, w.kpad(), a, m0, sums);
-  else if (w.parts())
+  if (w.parts())
     w.format == UINT2  ? tile_of<UINT2, 16, V, OFFSET_PARTS>(m, at, per_block, a, m0, sums)
     : w.format == INT3 ? tile_of<INT3, 16, V, PARTS>(m, at, per_block, a, m0, sums)
                        : tile_of<INT6, 16, V, PARTS>(m, at, per_block, a, m0, sums);
@@ -598,6 +596,10 @@ ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, Run run) {
 
 template <int V>
 static void strip_product(const Product& p, int vec, uint8_t* scratch) {
+  if (p.w.row_scales())
+    return strip_product<V, ROWS_M, ROWS_M, true>(p, vec, scratch, [&](const Strip<V>& at, int, int m0, int m, float* to) {
+      row_tile_of<V>(m, at, p.w.kpad(), p.a, m0, to);
+    });
   strip_product<V, TILE_M, TILE_MANY, true>(p, vec, scratch, [&](const Strip<V>& at, int from, int m0, int m, float* to) {
     constexpr int WIDE = V * W;
     if (p.w.quantized()) quantized_tile<V>(p.w, at, m, p.a, m0, to);

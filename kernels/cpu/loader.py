@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ABI = 30  # ed_abi() of the library that this Python code calls
+ABI = 31  # ed_abi() of the library that this Python code calls
 LIBRARY = {"win32": "_native.dll", "darwin": "_native.dylib"}.get(sys.platform, "_native.so")
 OVERRIDE = "EDGEDEC_CPU_LIBRARY"  # another build of the library, for tests
 AGAIN = "reinstall edgedec with a C++17 compiler"

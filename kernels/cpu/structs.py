@@ -199,13 +199,13 @@ class ModelStruct(CStruct):
         (NormStruct, "final_norm"),
         (POINTER(BlockStruct), "blocks"),
         (POINTER(RopeStruct), "ropes"),
-        (c_void_p, "head_bias type positions"),
+        (c_void_p, "head_bias types positions"),
         (NormStruct, "entry_norm"),
         (c_int32, "n_positions streams"),
         (TensorStruct, "lookup head_layer"),
         (c_void_p, "head_layer_bias"),
         (NormStruct, "head_layer_norm"),
-        (c_int32, "head_activation none"),
+        (c_int32, "head_activation n_types"),
     )
 
 
@@ -272,7 +272,7 @@ class SequenceRows(CStruct):
         (c_double, "temperature"),
         (
             c_void_p,
-            "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum entropy",
+            "cache blocks tokens input positions parents groups numbers types logits top_ids top_scores logsum entropy",
         ),
         (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout queries views"),
         (c_void_p, "sampler drawn"),
@@ -281,4 +281,4 @@ class SequenceRows(CStruct):
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id23Pd").pack
+pack_sequence = Struct("@6id24Pd").pack

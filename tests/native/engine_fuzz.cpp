@@ -253,13 +253,13 @@ void refuse(Random& r, ed_engine* engine, const Model& model, const Job& job) {
   ed_sequence& s = call[which];
   if (!s.rows) return;
   const int all = s.first + s.rows;
-  std::vector<int64_t> tokens(s.tokens, s.tokens + all), positions(s.positions, s.positions + all), parents, numbers, groups;
+  std::vector<int64_t> tokens(s.tokens, s.tokens + all), positions(s.positions, s.positions + all), parents, numbers, groups, types;
   s.tokens = tokens.data(), s.positions = positions.data();
   int32_t blocks[] = {0, m.n_blocks};
   constexpr int MOST = std::numeric_limits<int32_t>::max();
   int want = 0, row = r.from(s.first, all - 1);
   float* none = nullptr;
-  switch (r.below(20)) {
+  switch (r.below(21)) {
     case 0: s.rows = -r.from(1, 9), want = 1; break;
     case 1: s.rows = (1 << 20) + 1, want = 1; break;
     case 2: s.logits_from = s.rows + 1, want = 1; break;
@@ -290,6 +290,7 @@ void refuse(Random& r, ed_engine* engine, const Model& model, const Job& job) {
     case 16: numbers.assign(all, 0), s.numbers = numbers.data(), want = all > 1 ? 10 : 0; break;
     case 17: call.push_back(s), want = 11; break;
     case 18: groups.assign(all, -1), groups[r.below(all)] = -2, s.groups = groups.data(), want = 12; break;
+    case 20: types.assign(all, r.one_of({-1, m.n_types, MOST})), s.types = types.data(), want = 20; break;
     case 19: blocks[0] = m.n_blocks, s.hidden_blocks = blocks, s.n_hidden = 1, s.hidden = &none, want = 4; break;
   }
   if (!want) return;

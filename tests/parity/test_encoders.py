@@ -122,7 +122,7 @@ def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, 
     bundle = made(name, "int8")
     rng = np.random.default_rng(3)
     lengths = [1, 42, 2, 17, 40, 1, 3, 33]
-    texts = [EncodedText(rng.integers(0, 101, n).tolist(), [0] * n) for n in lengths]
+    texts = [EncodedText(rng.integers(0, 101, n).tolist(), rng.integers(0, 2, n).tolist()) for n in lengths]
     together = states(bundle, engine, texts)
     for text, found in zip(texts, together, strict=True):
         assert states(bundle, engine, [text])[0].tobytes() == found.tobytes()
@@ -131,7 +131,7 @@ def test_a_text_has_the_same_bytes_alone_and_among_others(made: Any, name: str, 
 
 @pytest.mark.parametrize("weights", ["f32", "int8"])
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta-score", "mpnet", "nomic", "electra", "deberta-conv"])
-def test_what_enters_is_computed_by_the_engine_where_types_are_zero(
+def test_what_enters_is_computed_by_the_engine(
     made: Any, name: str, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = made(name, weights)
@@ -147,15 +147,31 @@ def test_what_enters_is_computed_by_the_engine_where_types_are_zero(
     texts = [EncodedText([5, 7, 100, 0, 7], types) for types in ([0] * 5, [0, 0, 0, 1, 0])]
     runner = TextRunner(bundle, open_runtime("native", bundle))
     found = list(runner.hidden(texts))
-    of_types = [text.types for text in texts if not entry.by_token or (entry.types > 1 and any(text.types))]
-    assert asked == of_types
+    by_host = [] if entry.by_token else [text.types for text in texts]
+    assert asked == by_host
     runner._enters = False
     expected = list(runner.hidden(texts))
-    assert len(asked) == len(of_types) + 2
+    assert len(asked) == len(by_host) + 2
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 if weights == "f32" else 2e-2)
     if entry.types > 1:
         assert np.abs(found[0] - found[1]).max() > 0.05
+
+
+def test_a_type_that_the_model_does_not_have_is_refused(made: Any) -> None:
+    entry = made("bert").spec.entry
+    runner = TextRunner(made("bert"), open_runtime("native", made("bert")))
+    for kind in (-1, entry.types):
+        with pytest.raises(UsageError, match="a type of token that the model does not have"):
+            list(runner.hidden([EncodedText([5, 7], [0, kind])]))
+    assert len(list(runner.hidden([EncodedText([5, 7], [0, entry.types - 1])]))) == 1
+
+
+def test_types_of_tokens_are_refused_where_the_host_computes_what_enters(made: Any) -> None:
+    runtime = open_runtime("reference", made("bert"))
+    rows = Rows.text(np.array([5, 7]), types=np.array([0, 1]))
+    with pytest.raises(UsageError, match="declares no types of tokens"):
+        runtime.forward([Call(rows, runtime.new_cache(2))])
 
 
 def test_instruction_sets_give_the_same_bytes(made: Any) -> None:

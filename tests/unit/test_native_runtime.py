@@ -416,11 +416,11 @@ def test_calls_that_cannot_be_are_refused(plain: Bundle, large: Bundle) -> None:
         (Call(rows, cache, outputs=Outputs(logsum=True, temperature=0.0)), "temperature 0.0 of a log-sum"),
         (
             Call(replace(rows, positions=rows.positions[:1]), cache),
-            "1 positions, parents, groups or numbers for 2 rows",
+            "1 for 2 rows: positions, parents",
         ),
-        (Call(replace(rows, parents=np.array([-1])), cache), "1 positions, parents, groups or numbers for 2 rows"),
-        (Call(replace(rows, groups=np.array([0])), cache), "1 positions, parents, groups or numbers for 2 rows"),
-        (Call(replace(rows, numbers=np.array([0])), cache), "1 positions, parents, groups or numbers for 2 rows"),
+        (Call(replace(rows, parents=np.array([-1])), cache), "1 for 2 rows: positions, parents"),
+        (Call(replace(rows, groups=np.array([0])), cache), "1 for 2 rows: positions, parents"),
+        (Call(replace(rows, numbers=np.array([0])), cache), "1 for 2 rows: positions, parents"),
     ):
         with pytest.raises(UsageError, match=says):
             runtime.forward([call])

@@ -195,11 +195,15 @@ def test_whole_texts_and_embedded_rows_by_hand() -> None:
         assert (rows.parents.tolist(), rows.groups.tolist()) == ([-1, 0, 1], [0, 0, 0])
         assert (rows.first, rows.count, rows.is_text, rows.is_chain) == (0, 3, True, False)
         assert rows.visible().all()
+        found = Rows(rows.tokens, rows.positions, rows.parents, groups=rows.groups)
+        assert rows.is_text == found.is_text, "what is set is what is found"
+        assert (rows.is_chain, rows.from_zero) == (found.is_chain, found.from_zero) == (False, True)
     assert rows.embeddings.dtype == np.float32
     assert rows.embeddings.tolist() == values.tolist()
     rows = Rows.embedded(values, 4)
     assert (rows.tokens.tolist(), rows.positions.tolist(), rows.parents.tolist()) == ([0, 0, 0], [4, 5, 6], [-1, 0, 1])
     assert (rows.embeddings.tolist(), rows.is_chain, rows.is_text) == (values.tolist(), True, False)
+    assert not rows.from_zero
 
 
 @pytest.mark.parametrize("parents", [[0], [-1, 1], [-1, 2, 0], [-2]])

@@ -69,7 +69,7 @@ def test_long_tests_are_left_out(pytester: pytest.Pytester, monkeypatch: pytest.
     pytester.runpytest_subprocess().assert_outcomes(passed=4)
 
 
-def test_what_passed_is_not_run_again_but_beside_torch(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_passed_is_run_again_only_beside_torch(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDEC_PASSED", str(pytester.path / "passed"))
     pytester.makeconftest(CONFTEST.read_text())
     body = "def test_one(): pass\n"

@@ -18,6 +18,11 @@ namespace ED_NS {
 constexpr int W = 8;
 constexpr int TILE_M = 4;
 constexpr int TILE_MANY = 4;
+#ifdef ED_VNNI
+constexpr int ROWS_M = 6;  // of matrices with one scale a row: sums for as many products as are under way at once
+#else
+constexpr int ROWS_M = 4;
+#endif
 constexpr int TILE_V = 2;
 
 using nf = __m256;

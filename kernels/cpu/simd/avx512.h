@@ -18,6 +18,7 @@ constexpr int W = 16;      // lanes of a native vector
 // two vectors spill a few registers, which costs less than reading the weights of so few rows twice.
 constexpr int TILE_M = 8;
 constexpr int TILE_MANY = 6;
+constexpr int ROWS_M = 10;  // of matrices with one scale a row: their sums are all that is kept; of twelve rows GCC spills some
 constexpr int TILE_V = 2;
 
 using nf = __m512;

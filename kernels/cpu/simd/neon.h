@@ -17,6 +17,7 @@ namespace ED_NS {
 constexpr int W = 4;
 constexpr int TILE_M = 4;
 constexpr int TILE_MANY = 4;
+constexpr int ROWS_M = TILE_MANY;
 constexpr int TILE_V = 4;  // a whole group: a line of weights is read at once
 
 using nf = float32x4_t;

@@ -26,6 +26,7 @@ namespace ED_NS {
 constexpr int W = 16;
 constexpr int TILE_M = 2;
 constexpr int TILE_MANY = 2;
+constexpr int ROWS_M = TILE_MANY;
 constexpr int TILE_V = 1;
 
 struct nf {

@@ -16,6 +16,7 @@ namespace ED_NS {
 constexpr int W = 4;
 constexpr int TILE_M = 4;
 constexpr int TILE_MANY = 4;
+constexpr int ROWS_M = TILE_MANY;
 constexpr int TILE_V = 4;
 
 struct nf {
