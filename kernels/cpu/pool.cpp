@@ -4,6 +4,11 @@
 #include <chrono>
 #include <system_error>
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #endif
@@ -54,7 +59,30 @@ std::chrono::nanoseconds next_idle(std::chrono::nanoseconds idle, std::chrono::n
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
+// Linux often wakes a thread on the core of whoever wakes it, where it waits for the caller or takes its time, while other
+// cores are idle. So a sleeping thread may not run on the caller's core until it is awake.
+#ifdef __linux__
+void ThreadPool::Sleeper::sleep() { id = (pid_t)syscall(SYS_gettid); }
+
+void ThreadPool::Sleeper::keep_off_this_core() {
+  const int core = id ? sched_getcpu() : -1;
+  if (kept_off || core < 0 || sched_getaffinity(id, sizeof cores, &cores)) return;
+  cpu_set_t others = cores;
+  CPU_CLR(core, &others);
+  kept_off = CPU_COUNT(&others) && !sched_setaffinity(id, sizeof others, &others);
+}
+
+void ThreadPool::Sleeper::wake() {
+  if (kept_off) sched_setaffinity(0, sizeof cores, &cores);
+  id = 0, kept_off = false;
+}
+#else
+void ThreadPool::Sleeper::sleep() {}
+void ThreadPool::Sleeper::keep_off_this_core() {}
+void ThreadPool::Sleeper::wake() {}
+#endif
+
+ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads), sleepers_(size_) {
   threads_.reserve(size_ - 1);
   try {
     for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { serve(i); });
@@ -81,7 +109,9 @@ void ThreadPool::serve(int thread) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         sleeping_.fetch_add(1);
+        sleepers_[thread].sleep();
         wake_.wait(lock, called);
+        sleepers_[thread].wake();
         sleeping_.fetch_sub(1);
       }
       idle = next_idle(idle, Clock::now() - asleep);
@@ -114,6 +144,7 @@ void ThreadPool::parallel_for(const Phase& phase) {
   ticket_.store(((ticket_.load() >> 32) + 1) << 32 | (uint32_t)phase.tasks);
   if (sleeping_.load()) {
     std::lock_guard<std::mutex> lock(mutex_);
+    for (Sleeper& sleeper : sleepers_) sleeper.keep_off_this_core();
     wake_.notify_all();
   }
   auto began = Clock::now();

@@ -12,6 +12,10 @@
 #include <type_traits>
 #include <vector>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 namespace edgedec {
 
 class ThreadPool {
@@ -41,6 +45,18 @@ class ThreadPool {
 
   using Clock = std::chrono::steady_clock;
 
+  // A thread that sleeps; what is done to it, and to itself when it wakes, is done under `mutex_`.
+  struct Sleeper {
+#ifdef __linux__
+    pid_t id = 0;  // 0: awake
+    bool kept_off = false;
+    cpu_set_t cores;  // that it may run on, while it is kept off one
+#endif
+    void sleep();
+    void keep_off_this_core();
+    void wake();
+  };
+
   void parallel_for(const Phase& phase);
   bool alone() const { return Clock::now() < alone_until_; }
   void lost_a_core(Clock::time_point now);
@@ -61,6 +77,7 @@ class ThreadPool {
   // Used by the caller only: until when, and for how long, it works alone because a helper lost its core.
   Clock::time_point alone_until_{};
   Clock::duration alone_for_{};
+  std::vector<Sleeper> sleepers_;
   std::vector<std::thread> threads_;
 };
 
