@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -41,9 +42,8 @@ _SAMPLE = 16
 
 
 class Governor(Governed):
-    """A drafter made of drafters. `costs`: the cost of calls; `row_probe` completes them. fixed: the tokens of each
-    draft; 0: chosen by cost. trees: False for chains only. `shared`: the learning that sessions share; terms: what may
-    be lost."""
+    """A drafter made of drafters. `costs`: of calls, which `row_probe` completes; fixed: the tokens of each draft, 0:
+    chosen by cost; trees: False for chains only; `shared`: what sessions learn together; terms: what may be lost."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Governor(Governed):
         asked: Sequence[tuple[int, DrafterRecord]],
         probe: int,
     ) -> Generator[Request | Offer, Any, Draft]:
-        watch, spent = OwnTime(), self._spent
+        watch, spent, draft, waited = OwnTime(), self._spent, Draft(), 0.0
         found = self._found = self._found or Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
         least = min_path_prob if self._fixed else max(min_path_prob, self._useful.least)
@@ -174,14 +174,15 @@ class Governor(Governed):
         limit = min(nodes, max(self._useful.limit, probe)) if not self._fixed else min(nodes, self._fixed)
         if not self._watched and self._compiled is not None:
             self._compiled.clear()
-        if limit:
-            yield from found.collect(
-                asked, lambda member: self._room(member, found, context, limit), context, least, self._trees
-            )
-        draft, waited = yield from self._chosen(found, context, limit, probe)
+        room = partial(self._room, found=found, context=context, limit=limit)
+        try:
+            if limit:
+                yield from found.collect(asked, room, context, least, self._trees)
+            draft, waited = yield from self._chosen(found, context, limit, probe)
+        finally:  # a text may end meanwhile
+            self._spend(found.own(watch, waited, draft))
         if self._kept or found.own_rows:
             context.gaps.add_draft()
-        self._spend(found.own(watch, waited, draft))
         if self._group is not None and self._watched:
             self._group.add_time(spent)
         return draft

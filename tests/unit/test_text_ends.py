@@ -335,6 +335,32 @@ def test_a_proposal_whose_call_did_not_run_is_charged(monkeypatch: pytest.Monkey
     assert bank.lost == pytest.approx(before + 0.25), "once"
 
 
+def test_a_proposal_that_a_text_s_end_broke_off_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a draft model, say, that has made one of its calls."""
+    runtime = FakeRuntime(tiny_spec())
+    governor, context = timed(monkeypatch), fresh(runtime)
+    bank, propose, asked = (
+        governor.account.bank,
+        governor.members[0].drafter.propose,
+        Offer((1.0,), 1, 0, governor.costs),
+    )
+
+    def slowly(*given: Any) -> Generator[Offer, Any, Draft]:
+        draft = propose(*given)
+        yield asked
+        return draft
+
+    monkeypatch.setattr(governor.members[0].drafter, "propose", slowly)
+    loop = decode_loop(context, GenerationConfig(max_tokens=30), governor, capabilities=runtime.capabilities)
+    item: Any = next(loop)
+    while item is not asked:
+        done = isinstance(item, Call)
+        item = loop.send(Completed(runtime.forward([item])[0], len(item.rows), 0.1, 0, True)) if done else next(loop)
+    before = bank.lost
+    loop.close()
+    assert bank.lost == pytest.approx(before + 0.25)
+
+
 @pytest.mark.parametrize("fixed", [0, 4])
 def test_what_was_settled_with_its_call_is_not_settled_at_the_end(fixed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, stats, settled = FakeRuntime(tiny_spec()), Stats(), list[float]()
