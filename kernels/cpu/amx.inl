@@ -79,7 +79,7 @@ static void amx_product(const Product& p, int group0, int group1, uint8_t* scrat
   if (!p.w.row_scales() || p.rows < AMX_LEAST) return product(p, group0, group1, scratch);
   int configured = 0, vec = group0;
   for (; vec + 2 <= group1; vec += 2)
-    strip_product<2, AMX_ROWS, AMX_ROWS, false>(p, vec, scratch, [&](const Strip<2>& at, int, int m0, int m, float* to) {
+    strip_product<2, AMX_ROWS, false>(p, vec, scratch, AMX_ROWS, AMX_ROWS, [&](const Strip<2>& at, int, int m0, int m, float* to) {
       if (m != configured) amx_configure(m < 16 ? m : 16, m < 16 ? 0 : m - 16), configured = m;
       amx_tile(at, p.w.kpad(), p.a, m0, m, to);
     });

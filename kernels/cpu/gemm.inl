@@ -364,7 +364,10 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
   }
 }
 
-template <int V, int M = ROWS_M>
+// Rows of the largest `row_tile` of V vectors; a remaining vector has few tiles here, too.
+constexpr int row_tile_rows(int v) { return v < TILE_V ? std::min(ROWS_M, 4) : ROWS_M; }
+
+template <int V, int M = row_tile_rows(V)>
 static void row_tile_of(int m, const Strip<V>& at, int kpad, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (M > 1)
     if (m < M) return row_tile_of<V, M - 1>(m, at, kpad, a, m0, sums);
@@ -571,10 +574,10 @@ ED_IN void put(const Product& p, int m0, int m, int n, const float* sums, const 
   }
 }
 
-// `run(strip, first vector, m0, m, sums)` sums a tile of up to MOST rows; more are cut into tiles of MANY, as equal as can
-// be (7 rows are 4 and 3, not 6 and 1) or as large.
-template <int V, int MOST, int MANY, bool EQUAL, class Run>
-ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, Run run) {
+// `run(strip, first vector, m0, m, sums)` sums a tile of up to `most` rows, at most MOST; more are cut into tiles of `many`,
+// as equal as can be (7 rows are 4 and 3, not 6 and 1) or as large.
+template <int V, int MOST, bool EQUAL, class Run>
+ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, int most, int many, Run run) {
   constexpr int WIDE = V * W;
   alignas(64) float sums[MOST * WIDE], gate[MOST * WIDE];
   bool quantized = p.w.quantized(), glu = p.epilogue == GLU;
@@ -584,8 +587,8 @@ ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, Run run) {
     second = strip<V>(p.w, vec + up, scratch);
     if (glu) first = strip<V>(p.w, vec, scratch + p.w.scratch() / 2);
   }
-  const int tiles = p.rows <= MOST ? 1 : (p.rows + MANY - 1) / MANY;
-  const auto cut = [&](int i) ED_INLINED { return i == tiles ? p.rows : EQUAL ? (int)((int64_t)p.rows * i / tiles) : i * MANY; };
+  const int tiles = p.rows <= most ? 1 : (p.rows + many - 1) / many;
+  const auto cut = [&](int i) ED_INLINED { return i == tiles ? p.rows : EQUAL ? (int)((int64_t)p.rows * i / tiles) : i * many; };
   for (int i = 0; i < tiles; i++) {
     const int m0 = cut(i), m = cut(i + 1) - m0;
     if (glu) run(first, vec, m0, m, gate);
@@ -596,16 +599,17 @@ ED_IN void strip_product(const Product& p, int vec, uint8_t* scratch, Run run) {
 
 template <int V>
 static void strip_product(const Product& p, int vec, uint8_t* scratch) {
-  if (p.w.row_scales())
-    return strip_product<V, ROWS_M, ROWS_M, true>(p, vec, scratch, [&](const Strip<V>& at, int, int m0, int m, float* to) {
-      row_tile_of<V>(m, at, p.w.kpad(), p.a, m0, to);
-    });
-  strip_product<V, TILE_M, TILE_MANY, true>(p, vec, scratch, [&](const Strip<V>& at, int from, int m0, int m, float* to) {
+  constexpr int ROWS = row_tile_rows(V);
+  const bool by_row = p.w.row_scales();
+  const int most = by_row ? ROWS : TILE_M, many = by_row ? ROWS : TILE_MANY;
+  const auto run = [&](const Strip<V>& at, int from, int m0, int m, float* to) {
     constexpr int WIDE = V * W;
-    if (p.w.quantized()) quantized_tile<V>(p.w, at, m, p.a, m0, to);
+    if (by_row) row_tile_of<V>(m, at, p.w.kpad(), p.a, m0, to);
+    else if (p.w.quantized()) quantized_tile<V>(p.w, at, m, p.a, m0, to);
     else if (p.w.format == F32) float_tile<F32>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
     else float_tile<F16>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
-  });
+  };
+  strip_product<V, std::max(TILE_M, ROWS), true>(p, vec, scratch, most, many, run);
 }
 
 static void product(const Product& p, int group0, int group1, uint8_t* scratch) {
