@@ -1,6 +1,6 @@
 """Logits processors: they change the logits of a row before a token is chosen, in a fixed order, at each tree node.
 
-    model ─> config.processors ─> bias, penalties ─> repeats ─> min_tokens ─> constraint ─> temperature, cuts, draw
+    model ─> config.processors ─> bias, penalties ─> repeats ─> constraint ─> min_tokens ─> temperature, cuts, draw
 
 A processor gets the drafted tokens from the last known one to the row; `accept` gets only accepted tokens. A processor
 that names `early` blocks also gets the logits that the model's head computes from the state after each of these blocks:
@@ -126,7 +126,7 @@ class Repeats(BaseProcessor):
 
 
 class MinTokens(BaseProcessor):
-    """No end token before `n` tokens."""
+    """No end token before `n` tokens, unless a constraint leaves no other: then the text is complete."""
 
     def __init__(self, ends: frozenset[int], n: int) -> None:
         self._ends, self._left = np.array(sorted(ends), np.int64), n
@@ -136,7 +136,7 @@ class MinTokens(BaseProcessor):
             return logits
         scores = logits.copy()
         scores[self._ends[self._ends < len(scores)]] = -np.inf
-        return scores
+        return logits if scores.max() == -np.inf else scores
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:
         if len(path) >= self._left:

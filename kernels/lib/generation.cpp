@@ -207,9 +207,14 @@ void Generation::shape(int row, const std::vector<int64_t>& path) {
     if (const int wrong = options_.on_logits(options_.logits_user, text.data(), (int32_t)text.size(), shaped_.data()))
       throw Failure(EDGEDEC_STOP == wrong ? EDGEDEC_CANCELLED : wrong, "on_logits returned " + std::to_string(wrong));
   }
-  for (const int32_t token : ends_)
-    if (early && token >= 0 && (size_t)token < vocab) shaped_[(size_t)token] = -std::numeric_limits<float>::infinity();
   if (constraint_) constraint_->mask(path, shaped_.data());
+  if (!early) return;
+  constexpr float NONE = -std::numeric_limits<float>::infinity();
+  std::vector<float> masked = shaped_;
+  for (const int32_t token : ends_)
+    if (token >= 0 && (size_t)token < vocab) masked[(size_t)token] = NONE;
+  // Where a constraint leaves nothing but the end, the text is complete.
+  if (!constraint_ || *std::max_element(masked.begin(), masked.end()) > NONE) shaped_.swap(masked);
 }
 
 // ---- tokens ----------------------------------------------------------------------------------------

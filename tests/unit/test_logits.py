@@ -97,7 +97,7 @@ class Adding(BaseProcessor):
 
 
 def test_the_order() -> None:
-    """Processors as given, then bias and penalties, min_tokens, the constraint."""
+    """Processors as given, then bias and penalties, the constraint, min_tokens."""
     calls = list[str]()
     constraint = SetConstraint({key: {2, 3, 4} for key in range(-1, VOCAB)})
     sampling = Sampling(temperature=1.0, logit_bias={3: 2.0}, repetition_penalty=2.0)
@@ -115,6 +115,40 @@ def test_the_order() -> None:
     assert chain.process(np.full(VOCAB, 1, np.float32), [], {})[2] == 2.0  # may end now
     assert not chain.takes_best  # one of them needs all logits
     assert make_chain(replace(config, processors=()), context, frozenset({2})).takes_best
+
+
+class Spelling(SetConstraint):
+    """3, 4 and 5, and then the end, 2."""
+
+    def __init__(self) -> None:
+        super().__init__({-1: {3}, 3: {4}, 4: {5}, 5: {2}})
+
+    @property
+    def done(self) -> bool:  # type: ignore[override]
+        return self.accepted[-1:] == [5]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafted", [[], [3, 4, 5], [3, 4, 5, 2], [3, 4, 5, 7]])
+def test_a_constraint_that_is_complete_ends_a_text_before_min_tokens(drafted: list[int], temperature: float) -> None:
+    """With drafts, too, which reach the end of it within one call."""
+    runtime, prompt, stats = FakeRuntime(), [6, 1], Stats()
+    context = Context(prompt, len(prompt), runtime.new_cache(40), rng=np.random.default_rng(3))
+    config = GenerationConfig(Sampling(temperature), max_tokens=20, min_tokens=9, constraint=Spelling())
+    drafter = PerfectDrafter([*prompt, *drafted])
+    found = decode(runtime, context, config, drafter, stats, eos=frozenset({2}))
+    assert [int(token) for token in found] == [3, 4, 5]
+    assert stats.finish == "eos"
+    assert stats.calls == (1 if drafted else 3)
+
+
+def test_an_end_is_masked_unless_it_is_all_that_is_left() -> None:
+    few, chances = MinTokens(frozenset({2, 99}), 2), np.full(VOCAB, -INF, np.float32)
+    chances[2] = 1.0
+    assert few.process(chances, [], {}).tolist() == chances.tolist()
+    chances[7] = -3.0
+    assert np.flatnonzero(np.isfinite(few.process(chances, [1], {}))).tolist() == [7]
+    assert np.flatnonzero(np.isfinite(few.process(chances, [1, 1], {}))).tolist() == [2, 7]
 
 
 def test_own_processors_on_the_k_best() -> None:
