@@ -119,7 +119,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     passed = set(PASSED.read_text("utf-8").splitlines()) if PASSED.exists() else set[str]()
     # Files that have TORCH compare with transformers where torch is, and else with what is stored: both are run.
-    done = {item.nodeid for item in items if item.nodeid in passed and not getattr(_module(item), "TORCH", False)}
+    done = {item.nodeid for item in items if item.nodeid in passed and not beside_torch(item)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
     items[:] = [item for item in items if item.nodeid not in done]
     for item in items:
@@ -130,8 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path.stem not in LONGEST, -sizes[item.path]))
 
 
-def _module(item: pytest.Item) -> object:
-    return getattr(item, "module", None)
+def beside_torch(item: pytest.Item) -> bool:
+    """Whether it is compared with transformers here."""
+    return getattr(getattr(item, "module", None), "TORCH", False)
 
 
 # Reasons to skip a test that cannot be where `make test-all` has installed everything.

@@ -32,6 +32,9 @@ from edgedec.errors import UsageError
 
 Ints = NDArray[np.int64]
 
+# Fields of rows that most do not have.
+_USUAL = {"first": 0, "groups": None, "numbers": None, "embeddings": None, "types": None}
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -60,14 +63,10 @@ class Rows:
         rows = cls.__new__(cls)
         # Decoding makes one for every token: filled at once, its fields and what is known of a chain.
         rows.__dict__.update(
+            _USUAL,
             tokens=ids,
             positions=np.arange(start, start + n),
             parents=np.arange(-1, n - 1),
-            first=0,
-            groups=None,
-            numbers=None,
-            embeddings=None,
-            types=None,
             is_chain=True,
         )
         return rows
@@ -76,15 +75,7 @@ class Rows:
     def singles(cls, tokens: Sequence[int], starts: Sequence[int]) -> list[Rows]:
         """`chain` of one token for each of several texts, at the position where that goes on."""
         ids, positions = np.array(tokens, np.int64)[:, None], np.array(starts, np.int64)[:, None]
-        known = {
-            "parents": np.array([-1]),
-            "first": 0,
-            "groups": None,
-            "numbers": None,
-            "embeddings": None,
-            "types": None,
-            "is_chain": True,
-        }
+        known = {**_USUAL, "parents": np.array([-1]), "is_chain": True}
         made = [cls.__new__(cls) for _ in tokens]
         for rows, own, position in zip(made, ids, positions, strict=True):
             rows.__dict__.update(known, tokens=own, positions=position)
@@ -102,14 +93,10 @@ class Rows:
             chain &= parent == i - 1
         rows = cls.__new__(cls)
         rows.__dict__.update(
+            _USUAL,
             tokens=np.array(tokens, np.int64),
             positions=np.array(positions, np.int64),
             parents=np.array(parents, np.int64),
-            first=0,
-            groups=None,
-            numbers=None,
-            embeddings=None,
-            types=None,
             is_chain=chain,
         )
         return rows
@@ -124,12 +111,11 @@ class Rows:
         ids = np.zeros(n, np.int64) if tokens is None else np.asarray(tokens, np.int64)
         rows = cls.__new__(cls)
         rows.__dict__.update(
+            _USUAL,
             tokens=ids,
             positions=np.arange(n),
             parents=np.arange(-1, n - 1),
-            first=0,
             groups=np.zeros(n, np.int64),
-            numbers=None,
             embeddings=values,
             types=types,
             is_chain=False,

@@ -31,11 +31,9 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
         found.append(Repeats(config.sampling, context, config.breakers))
     if config.places:
         found.append(Places(config, ends))
-    mask = None if config.constraint is None else ConstraintMask(config.constraint, context)
-    if mask is not None and not config.awrs:
-        found.append(mask)
+    if config.constraint is not None:
+        mask = ConstraintMask(config.constraint, context)
+        found.append(Follower(mask) if config.awrs else mask)
     if config.min_tokens and ends:
         found.append(MinTokens(ends, config.min_tokens))
-    if mask is not None and config.awrs:
-        found.append(Follower(mask))
     return LogitsChain(found)

@@ -208,13 +208,11 @@ void Generation::shape(int row, const std::vector<int64_t>& path) {
       throw Failure(EDGEDEC_STOP == wrong ? EDGEDEC_CANCELLED : wrong, "on_logits returned " + std::to_string(wrong));
   }
   if (constraint_) constraint_->mask(path, shaped_.data());
-  if (!early) return;
   constexpr float NONE = -std::numeric_limits<float>::infinity();
-  std::vector<float> masked = shaped_;
+  bool more = !constraint_;  // else the text is complete where nothing but an end is left
+  for (size_t token = 0; early && !more && token < vocab; token++) more = shaped_[token] > NONE && !is_end((int32_t)token);
   for (const int32_t token : ends_)
-    if (token >= 0 && (size_t)token < vocab) masked[(size_t)token] = NONE;
-  // Where a constraint leaves nothing but the end, the text is complete.
-  if (!constraint_ || *std::max_element(masked.begin(), masked.end()) > NONE) shaped_.swap(masked);
+    if (early && more && token >= 0 && (size_t)token < vocab) shaped_[(size_t)token] = NONE;
 }
 
 // ---- tokens ----------------------------------------------------------------------------------------
